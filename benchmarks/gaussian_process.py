@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
+from posterior_table import PosteriorTable
 from scipy import stats
 
 import pymc_sgmcmc as sgm
@@ -30,7 +31,7 @@ STEPS = 40_000
 COVARIANCES = {"ExpQuad": pm.gp.cov.ExpQuad, "Matern52": pm.gp.cov.Matern52}
 SIGNALS = {
     "sine": np.sin,
-    "fast sine": lambda t: np.sin(4 * t),
+    "waves": lambda t: np.sin(4 * t),
     "line": lambda t: 0.3 * t - 1.5,
     "nothing": np.zeros_like,
 }
@@ -40,9 +41,18 @@ CASES = [
     for signal in SIGNALS
     for n in (300, 5000)
 ]
-TITLES = (
-    f"{'case':24} {'verdict':8} {'error':>6} {'sd low':>7} {'sd high':>8} {'updates':>8} "
-    f"{'passes':>8} {'s':>5}"
+TABLE = PosteriorTable(
+    {
+        "case": "<24",
+        "error": ">6.2f",
+        "sd low": ">7.2f",
+        "sd high": ">8.2f",
+        "updates": ">8.0f",
+        "passes": ">8.0f",
+        "s": ">5.0f",
+        "verdict": "<8",
+    },
+    texts=("case", "verdict"),
 )
 NOTES = """\
 error: largest error of the means of log ell, log eta and log sigma, in posterior standard
@@ -115,21 +125,15 @@ def compare(case: str) -> dict:
     mean, sd = exact.mean(axis=0), exact.std(axis=0)
     ratios = np.std(ours, axis=1) / sd
     return {
-        "verdict": tree["diagnosis"].attrs["verdict"],
+        "case": case,
         "error": np.abs((np.mean(ours, axis=1) - mean) / sd).max(),
-        "low": ratios.min(),
-        "high": ratios.max(),
+        "sd low": ratios.min(),
+        "sd high": ratios.max(),
         "updates": json.loads(tree.posterior.attrs["adaptation"])["thin"],
         "passes": float(tree.posterior.attrs["data_passes"]),
-        "seconds": seconds,
+        "s": seconds,
+        "verdict": tree["diagnosis"].attrs["verdict"],
     }
-
-
-def line_of(case: str, row: dict) -> str:
-    return (
-        f"{case:24} {row['verdict']:8} {row['error']:6.2f} {row['low']:7.2f} {row['high']:8.2f} "
-        f"{row['updates']:8d} {row['passes']:8.0f} {row['seconds']:5.0f}"
-    )
 
 
 def main() -> None:
@@ -142,20 +146,20 @@ def main() -> None:
         logging.disable()
         print(json.dumps(compare(args.one), default=float))
         return
-    old = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    lines = {case: line for line in old for case in CASES if line.startswith(f"{case} ")}
     for case in args.only:
         command = [sys.executable, __file__, "--one", case]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             print(case, *done.stderr.strip().splitlines()[-1:])
             continue
-        lines[case] = line_of(case, json.loads(done.stdout.splitlines()[-1]))
-        print(lines[case], flush=True)
+        row = json.loads(done.stdout.splitlines()[-1])
+        rows = [r for r in TABLE.read(RESULTS, CASES) if r["case"] != case] + [row]
+        rows.sort(key=lambda r: CASES.index(r["case"]))
+        print(TABLE.line(row), flush=True)
         head = f"python benchmarks/gaussian_process.py   ({time.strftime('%Y-%m-%d')}, "
         head += f"pymc {pm.__version__})"
-        rows = [lines[case] for case in CASES if case in lines]
-        RESULTS.write_text("\n".join([head, NOTES, "", TITLES, *rows]) + "\n")
+        lines = [head, NOTES, "", TABLE.titles, *map(TABLE.line, rows)]
+        RESULTS.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

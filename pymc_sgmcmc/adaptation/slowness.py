@@ -55,8 +55,8 @@ def warn_of_slow_draws(
         f"Draws will be slow: {chosen.thin} updates and {chosen.passes_per_draw:.3g} passes over "
         f"the data each, so that {ESS} effective draws take about {_duration(seconds)} of CPU "
         f"time. NUTS may take {_duration(nuts)} for pm.sample(), if a draw needs {n_of_nuts} "
-        f"gradients of {each * 1e3:.2g} ms. {CENTRING} With "
-        "a step made by hand, pm.gp.HSGP is better with parametrization='centered'."
+        f"gradients of {each * 1e3:.2g} ms. {CENTRING} "
+        "With a step made by hand, pm.gp.HSGP is better with parametrization='centered'."
     )
 
 

@@ -8,8 +8,7 @@ from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.utils import MethodNotDefined
-from pytensor.scalar.basic import Mul
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
 from pytensor.tensor.variable import TensorVariable
 
@@ -82,9 +81,7 @@ def sqrt_of_exponential(fgraph, node):
     writes the scales of coefficients with an exponentiated quadratic covariance.
     """
     product = node.inputs[0].owner
-    if product is None or not isinstance(product.op, Elemwise):
-        return None
-    if not isinstance(product.op.scalar_op, Mul):
+    if product is None or product.op != pt.mul:
         return None
     exponents, others = [], []
     for factor in product.inputs:

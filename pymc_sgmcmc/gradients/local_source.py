@@ -21,13 +21,12 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
 from pymc_sgmcmc.gradients.arrays import sum_of, weighted
-from pymc_sgmcmc.gradients.differentiate import gradients_of, tidy
+from pymc_sgmcmc.gradients.differentiate import before_gradients, gradients_of, tidy
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
 from pymc_sgmcmc.gradients.row_groups import GroupsOfData
 from pymc_sgmcmc.gradients.source import GradientSource
@@ -179,7 +178,7 @@ def local_source(source: GradientSource, local: LocalModel) -> LocalSource:
         own.append(prior)
         spread.append(prior * pt.switch(used[v.column], rows.scale / weights, 0))
     log_prior = local.shared_prior + sum_of(spread)
-    own, log_prior, of_rows = rewrite_pregrad([sum_of(own), log_prior, sum_of(each)])
+    own, log_prior, of_rows = before_gradients([sum_of(own), log_prior, sum_of(each)])
     slots = [v.slots for v in local.variables]
     prior = dict(zip(shared, gradients_of(log_prior, shared), strict=True))
     prior |= dict(zip(slots, gradients_of(own, slots), strict=True))

@@ -135,13 +135,16 @@ def _times(
     among random values of the variables there are some at which it is not positive. Far away it may
     be rounded to 0, as spectral densities of Gaussian processes are.
     """
+    start, rng = model.initial_point(), np.random.default_rng(0)
+    starts = {v: np.asarray(start[v.name]) for v in model.value_vars}
+    own = set(model.free_RVs).intersection(ancestors([scale], blockers=model.free_RVs))
+    if 2 * sum(starts[model.rvs_to_values[v]].size for v in own) > prod(shape):
+        return
     [of_values] = model.replace_rvs_by_values([scale])
     with without_code():
         function = pytensor.function(
             model.value_vars, of_values, mode=PYTHON, on_unused_input="ignore"
         )
-    start, rng = model.initial_point(), np.random.default_rng(0)
-    starts = {v: np.asarray(start[v.name]) for v in model.value_vars}
 
     def smallest(spread: float) -> np.ndarray:
         tries = [
@@ -151,10 +154,8 @@ def _times(
         with np.errstate(all="ignore"):
             return np.min([function(*tried) for tried in tries])
 
-    own = set(model.free_RVs).intersection(ancestors([scale], blockers=model.free_RVs))
-    n_parameters = sum(starts[model.rvs_to_values[v]].size for v in own)
     positive = min(np.min(function(*starts.values())), smallest(NEAR)) > 0
-    if positive and smallest(FAR) >= 0 and 2 * n_parameters <= prod(shape):
+    if positive and smallest(FAR) >= 0:
         a = pm.Normal.dist(0, scale, shape=shape)
         yield a, a / scale
 

@@ -7,7 +7,6 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pymc.vartypes import discrete_types
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Constant, Variable
@@ -21,7 +20,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import evaluate, refuse_nan
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
-from pymc_sgmcmc.gradients.differentiate import gradients_of
+from pymc_sgmcmc.gradients.differentiate import before_gradients, gradients_of
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
@@ -263,7 +262,7 @@ def _slice_into_batches(
     scale = pt.scalar("N/n", dtype=floatX)
     weights = pt.vector("weights", dtype=floatX)
     likelihood = scale * pt.sum(weights * joint.of_rows)
-    prior = rewrite_pregrad(prior.astype(floatX))
+    [prior] = before_gradients([prior.astype(floatX)])
     own_start = global_model.initial_point()
     source = LatentGradientSource(
         vars=vars,
