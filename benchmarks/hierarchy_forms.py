@@ -1,6 +1,6 @@
 """The default call on hierarchies of many forms, compared with NUTS.
 
-    python benchmarks/hierarchy_forms.py                       # three quarters of an hour
+    python benchmarks/hierarchy_forms.py                       # an hour and a quarter
     python benchmarks/hierarchy_forms.py --only weibull walk   # replaces these rows
 
 Writes benchmarks/results/hierarchy_forms.txt. Each form has 300 groups with 3 to 11 rows, about
@@ -226,6 +226,86 @@ def lognormal_rows(d: Rows) -> None:
     pm.Poisson("y", u * pm.HalfNormal("r", 5), observed=y)
 
 
+def horseshoe(d: Rows) -> None:
+    """A horseshoe prior for 15 coefficients, of which 12 are 0, beside effects of groups."""
+    X = d.rng.normal(size=(d.n, 15))
+    a = d.rng.normal(0, 0.6, GROUPS)[d.group]
+    y = d.rng.normal(X[:, :3] @ [1, -0.7, 0.5] + a, 1)
+    local, whole = pm.HalfStudentT("lam", 3, 1, shape=15), pm.HalfStudentT("t", 3, 0.2)
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    mean = X @ (pm.Normal("z", shape=15) * local * whole) + e
+    pm.Normal("y", mean, pm.HalfNormal("s"), observed=y)
+
+
+def item_response(d: Rows) -> None:
+    """Two parameters for each of 20 items; the groups are persons."""
+    item = d.rng.integers(20, size=d.n)
+    a, b = np.exp(d.rng.normal(0, 0.4, 20)), d.rng.normal(size=20)
+    y = d.rng.binomial(1, logistic(a[item] * (d.rng.normal(size=GROUPS)[d.group] - b[item])))
+    slope = pm.LogNormal("a", 0, 0.5, shape=20)[item]
+    level = pm.Normal("b", 0, pm.HalfNormal("sb", 2), shape=20)[item]
+    ability = pm.Normal("theta", shape=GROUPS)[d.group]
+    pm.Bernoulli("y", logit_p=slope * (ability - level), observed=y)
+
+
+def groups_and_process(d: Rows) -> None:
+    """A Gaussian process of time beside effects of groups."""
+    t = d.rng.uniform(0, 10, d.n)
+    y = d.rng.normal(np.sin(t) + d.rng.normal(0, 0.6, GROUPS)[d.group], 0.5)
+    covariance = pm.gp.cov.Matern52(1, ls=pm.InverseGamma("ell", 3, 3))
+    gp = pm.gp.HSGP(m=[20], c=1.5, cov_func=pm.HalfNormal("eta", 1) ** 2 * covariance)
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)[d.group]
+    pm.Normal("y", gp.prior("f", X=t[:, None]) + e, pm.HalfNormal("s"), observed=y)
+
+
+def ordered(d: Rows) -> None:
+    latent = d.rng.normal(0, 0.8, GROUPS)[d.group] + 0.6 * d.x + d.rng.logistic(size=d.n)
+    y = np.digitize(latent, [-1, 0, 1.5])
+    e = pm.HalfNormal("tau", 1) * pm.Normal("z", shape=GROUPS)[d.group]
+    order = {"transform": pm.distributions.transforms.ordered, "initval": [-1.0, 0.0, 1.0]}
+    cuts = pm.Normal("c", 0, 2, shape=3, **order)
+    pm.OrderedLogistic("y", eta=e + pm.Normal("b") * d.x, cutpoints=cuts, observed=y)
+
+
+def softmax(d: Rows) -> None:
+    """Two effects of each group on the choice among three alternatives."""
+    eta = np.c_[np.zeros(GROUPS), d.rng.normal(0, 0.7, (GROUPS, 2))][d.group]
+    y = (eta + np.outer(d.x, [0, 0.5, -0.4]) + d.rng.gumbel(size=(d.n, 3))).argmax(axis=1)
+    tau, mu = pm.HalfNormal("tau", 1, shape=2), pm.Normal("mu", shape=2)
+    e = pm.Normal("a", mu, tau, shape=(GROUPS, 2))[d.group]
+    others = e + d.x[:, None] * pm.Normal("b", shape=2)
+    utilities = pt.concatenate([pt.zeros((d.n, 1)), others], axis=1)
+    pm.Categorical("y", p=pm.math.softmax(utilities, axis=1), observed=y)
+
+
+def hurdle(d: Rows) -> None:
+    """Correlated effects on whether there is an amount, and on how much."""
+    ab = d.rng.multivariate_normal([0, 0], [[0.5, 0.2], [0.2, 0.3]], GROUPS)[d.group]
+    some = d.rng.random(d.n) < logistic(0.3 + ab[:, 0])
+    y = np.where(some, d.rng.gamma(2, np.exp(0.5 + ab[:, 1]) / 2), 0.0)
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.HalfNormal.dist(1))
+    e = pt.dot(pm.Normal("z", shape=(GROUPS, 2)), chol.T)[d.group]
+    psi, rate = (
+        pm.math.invlogit(pm.Normal("p") + e[:, 0]),
+        2 / pm.math.exp(pm.Normal("m") + e[:, 1]),
+    )
+    pm.HurdleGamma("y", psi=psi, alpha=pm.HalfNormal("al", 3), beta=rate, observed=y)
+
+
+def growth(d: Rows) -> None:
+    """Logistic curves of groups: three effects that are not linear."""
+    t = d.rng.uniform(0, 10, d.n)
+    height, speed, middle = (
+        d.rng.normal(mean, sd, GROUPS)[d.group] for mean, sd in ((2, 0.2), (0, 0.2), (5, 0.7))
+    )
+    y = d.rng.normal(np.exp(height) * logistic(np.exp(speed) * (t - middle)), 0.5)
+    h = pm.Normal("h", pm.Normal("mh", 2, 1), pm.HalfNormal("sh", 0.5), shape=GROUPS)[d.group]
+    k = pm.Normal("k", pm.Normal("mk", 0, 1), pm.HalfNormal("sk", 0.5), shape=GROUPS)[d.group]
+    m = pm.Normal("m", pm.Normal("mm", 5, 2), pm.HalfNormal("sm", 1), shape=GROUPS)[d.group]
+    curve = pm.math.exp(h) * pm.math.invlogit(pm.math.exp(k) * (t - m))
+    pm.Normal("y", curve, pm.HalfNormal("s"), observed=y)
+
+
 FORMS: dict[str, Callable[[Rows], None]] = {
     form.__name__: form
     for form in (
@@ -233,6 +313,7 @@ FORMS: dict[str, Callable[[Rows], None]] = {
         *(classes_of_groups, lkj, zero_inflated, censored, weibull, gamma_frailty, outliers),
         *(home_and_away, walk, scales_of_rows, beta_binomial_rows, rows_and_groups),
         *(two_measurements, lognormal_rows),
+        *(horseshoe, item_response, groups_and_process, ordered, softmax, hurdle, growth),
     )
 }
 COLUMNS = {
@@ -254,7 +335,8 @@ error: largest difference of the means of a shared variable, in NUTS's sds; sd l
 smallest and largest ratio of sds. Effective sample sizes are 400 or more, and "NUTS ess" is the
 smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms: root mean
 square of the differences of the means of effects, which have an error of about .025 each; sds: mean
-ratio of their sds. s: seconds with compilation."""
+ratio of their sds. s: seconds with compilation. The largest ratio under a horseshoe is that of a
+scale with a Student prior of 3 degrees of freedom, whose sd is uncertain."""
 
 
 def flat(draws: np.ndarray) -> np.ndarray:

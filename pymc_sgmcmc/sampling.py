@@ -144,8 +144,9 @@ def sample(
         step, some draws of excluded free variables are kept until it is made.
     initvals : dict or list of dict, optional
         Initial values by variable, for all chains or one dict per chain; a value may be an array,
-        ``"prior"`` or ``"support_point"``. If they are far outside the posterior that the warm-up
-        of an adapted step saw, the chain starts inside it, and a warning says so.
+        ``"prior"`` or ``"support_point"``. The warm-up of the default step begins at those of the
+        first chain. If they are far outside the posterior that the warm-up of an adapted step saw,
+        the chain starts inside it, and a warning says so.
     init : {"jitter", "point"}, default "jitter"
         "jitter" adds uniform random numbers in [-1, 1], on the unconstrained scale and different
         for each chain, to variables that have no initial value (in the model or in ``initvals``).

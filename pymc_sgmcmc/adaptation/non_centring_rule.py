@@ -22,7 +22,8 @@ def weak_effects(
     """Return what is known about all centred effects apart from their prior, if some are weak.
 
     The result is the argument of `with_non_centred_effects`, and empty if no effects are weak.
-    ``curvature`` is the diagonal, shape (d,).
+    Effects with scales of their own always are, because elsewhere in the posterior some of these
+    may be far smaller. ``curvature`` is the diagonal, shape (d,).
     """
     effects = centred_effects(model)
     if not effects:
@@ -54,7 +55,8 @@ def weak_effects(
             found = scales_of(model, rv, array.shape)
             of_effects = np.zeros(array.size, int) if found is None else found[1].ravel()
             sums = np.bincount(of_effects, of_prior / curvature[part])
-            if not (sums > WEAK * np.bincount(of_effects)).any():
+            has_own_scales = found is None and scale.size > 1
+            if not (has_own_scales or (sums > WEAK * np.bincount(of_effects)).any()):
                 continue
             is_weak = True
             if found is not None and (width := width_of_scale(model, *found, h)) is not None:

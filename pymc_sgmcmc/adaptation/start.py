@@ -292,7 +292,8 @@ def _refuse_alike(
         if max(apart[:2]) < ALIKE < apart[2]:
             raise SamplingError(
                 f"The warm-up found no start: the elements of '{v.name}' begin alike, and their "
-                "gradients keep them so, but the log posterior is higher where they differ. The "
-                "components of a mixture need an order "
-                "(transform=pm.distributions.transforms.ordered) and different values of initval=."
+                "gradients keep them so, but the log posterior is higher where they differ. Give "
+                "them different values of initval=, such as random ones for loadings of factors; "
+                "the components of a mixture also need an order "
+                "(transform=pm.distributions.transforms.ordered)."
             )

@@ -58,9 +58,10 @@ def with_centred_effects(
         if rv.name in but or not 1 < size <= MOST_EFFECTS or not _is_standard(written, z):
             continue
         n_rows = _n_rows(model) if n_rows is None else n_rows
-        found = next(_centred(written, z, shapes[rv.name]), None)
-        if found is not None and n_rows >= ROWS_PER_EFFECT * size:
-            effects, standard = found
+        effects, standard = next(_centred(written, z, shapes[rv.name]), (None, None))
+        if effects is None:
+            continue
+        if n_rows >= ROWS_PER_EFFECT * size or _have_own_scales(effects):
             written = with_stand_in(written, z, effects, standard, {})
     if written is not model:
         still_free = {rv.name for rv in written.free_RVs}
@@ -74,6 +75,16 @@ def _n_rows(model: pm.Model) -> int:
         return sum(axis.length for axis in find_row_axes(model, None))
     except ValueError:  # no batches
         return 0
+
+
+def _have_own_scales(effects: TensorVariable) -> bool:
+    """Whether effects differ in their scales, as under Gaussian processes and horseshoe priors.
+
+    The rows may determine some of them and say nothing about the others, so no number of rows
+    speaks for one form of all.
+    """
+    op = effects.owner.op
+    return isinstance(op, NormalRV) and not all(op.dist_params(effects.owner)[1].type.broadcastable)
 
 
 def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
@@ -90,7 +101,10 @@ def _is_standard(model: pm.Model, z: TensorVariable) -> bool:
 def _centred(
     model: pm.Model, z: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield, for each scale of a standard variable, the effects and z as a function of them."""
+    """Yield, for each scale of a standard variable, the effects and z as a function of them.
+
+    The scale of a product of several factors comes before those of its parts.
+    """
     free = set(model.free_RVs)
     clients: dict[Variable, list[Apply]] = {}
     terms = [*model.basic_RVs, *model.potentials]
@@ -98,7 +112,7 @@ def _centred(
         for i in dict.fromkeys(node.inputs):
             clients.setdefault(i, []).append(node)
 
-    def uses(v: Variable, by_row: bool, transposed: bool) -> Iterator:
+    def uses(v: Variable, by_row: bool, transposed: bool, scale: tuple = ()) -> Iterator:
         for node in clients.get(v, ()):
             op, out = node.op, node.outputs[0]
             others = [f for i in node.inputs if i is not v for f in _factors(i)]
@@ -106,19 +120,22 @@ def _centred(
             if z in ancestors(others):
                 continue
             if isinstance(op, ViewOp):
-                yield from uses(out, by_row, transposed)
+                yield from uses(out, by_row, transposed, scale)
             elif isinstance(op, AdvancedSubtensor) and node.inputs[0] is v and not scales:
-                yield from uses(out, True, transposed)
+                yield from uses(out, True, transposed, scale)
             elif isinstance(op, DimShuffle) and op.new_order == (1, 0) and not by_row:
-                yield from uses(out, by_row, not transposed)
+                yield from uses(out, by_row, not transposed, scale)
             elif _is_product(node):
-                if not scales:
-                    yield from uses(out, by_row, transposed)
-                elif all(all(scale.type.broadcastable) for scale in scales):
-                    yield from _times(model, prod(s.reshape(()) for s in scales), shape)
+                if all(all(s.type.broadcastable) for s in scales):
+                    times = [s.reshape(()) for s in scales]
                 elif out.ndim == z.ndim and not (by_row or transposed):
-                    yield from _times(model, prod(scales), shape)
-            elif len(scales) == 1 and z.ndim == 2 and not by_row and _is_dot(op):
+                    times = scales
+                else:
+                    continue
+                yield from uses(out, by_row, transposed, (*scale, *times))
+                if times:
+                    yield from _times(model, prod((*scale, *times)), shape)
+            elif len(scales) == 1 and z.ndim == 2 and not (by_row or scale) and _is_dot(op):
                 matrix = scales[0].T if node.inputs[0] is v else scales[0]
                 yield _columns_times(matrix, shape, (node.inputs[0] is v) != transposed)
 
@@ -128,8 +145,7 @@ def _centred(
 def _times(
     model: pm.Model, scale: TensorVariable, shape: tuple[int, ...]
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield effects of a positive scale that few parameters determine, since one effect alone says
-    too little about its own.
+    """Yield effects of a positive scale.
 
     A factor that may be negative, such as a loading, is no scale: no transform keeps its sign, so
     among random values of the variables there are some at which it is not positive. Far away it may
@@ -137,9 +153,6 @@ def _times(
     """
     start, rng = model.initial_point(), np.random.default_rng(0)
     starts = {v: np.asarray(start[v.name]) for v in model.value_vars}
-    own = set(model.free_RVs).intersection(ancestors([scale], blockers=model.free_RVs))
-    if 2 * sum(starts[model.rvs_to_values[v]].size for v in own) > prod(shape):
-        return
     [of_values] = model.replace_rvs_by_values([scale])
     with without_code():
         function = pytensor.function(

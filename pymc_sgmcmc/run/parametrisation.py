@@ -20,6 +20,7 @@ from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.starts import start_of_warm_up
 from pymc_sgmcmc.run.step_of_run import default_step
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -83,9 +84,10 @@ class Form:
         return form, step
 
     def _step(self, rng: np.random.Generator, earlier: Adapted | None = None) -> Any:
-        given = self.sampled
+        given, of_groups = self.sampled, self.terms is not None
+        start = start_of_warm_up(given.model, given.initvals, rng)
         return default_step(
-            given.model, given.compile_kwargs, rng, earlier, self.terms is not None, given.data
+            given.model, given.compile_kwargs, rng, earlier, of_groups, given.data, start
         )
 
     def complete(self, tree: DataTree, model: Model, rng: np.random.Generator) -> DataTree:
@@ -118,7 +120,7 @@ def _parametrised(
         if weak:
             names = ", ".join(repr(own_name(name)) for name in weak if name in effects)
             _log.info(
-                "Rows say less about these effects than the prior, so they are partially "
+                "Rows say less about some effects than the prior may, so they are partially "
                 f"non-centred: {names}."
             )
         model = with_non_centred_effects(model, weak)

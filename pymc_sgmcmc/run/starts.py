@@ -58,6 +58,16 @@ def starts_of(
     return [function(seed) for function, seed in zip(functions, seeds, strict=True)]
 
 
+def start_of_warm_up(
+    model: Model,
+    initvals: StartDict | Sequence[StartDict | None] | None,
+    generator: np.random.Generator,
+) -> PointType | None:
+    """Return the point of the first chain's initial values, or None if none are given."""
+    first = initvals if isinstance(initvals, dict | None) else initvals[0]
+    return starts_of(model, first, "point", generator.spawn(1))[0] if first else None
+
+
 def check_names(model: Model, names: Any, argument: str, predictions: bool = False) -> None:
     """Raise an error for names that the model does not have."""
     if names is None:

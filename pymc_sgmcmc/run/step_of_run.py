@@ -99,11 +99,17 @@ def default_step(
     earlier: Adapted | None = None,
     of_groups: bool = False,
     data: StreamedData | None = None,
+    start: PointType | None = None,
 ) -> MSGNHT_S:
-    """Make the step for all variables, with the warm-up of the run that is resumed, if any."""
+    """Make the step for all variables, with the warm-up of the run that is resumed, if any.
+
+    The warm-up begins at ``start``, or at the model's initial point.
+    """
     if compile_kwargs is None and not of_groups:  # whose shapes are those of the given backend
         compile_kwargs = _compile_kwargs_of(model)
-    make = partial(MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng)
+    make = partial(
+        MSGNHT_S, model=model, compile_kwargs=compile_kwargs, rng=rng, initial_point=start
+    )
     if of_groups:
         with quick_graphs():
             size = sum(np.size(value) for value in model.initial_point().values())

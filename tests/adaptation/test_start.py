@@ -153,3 +153,17 @@ def test_what_diverged_is_named(monkeypatch):
     )
     with line(), pytest.raises(SamplingError, match=r"with the smallest, 15.6, .*along '(a|b)'"):
         sgm.MSGNHT_S(compile_kwargs=JAX, rng=1)
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("side", [-1, 1])
+def test_the_default_call_begins_at_initvals(side):
+    """No chain crosses from one mode to the other."""
+    y = np.random.default_rng(1).normal(4, 1, 400)
+    with pm.Model():
+        a = pm.Normal("a", 0, 3)
+        pm.Normal("y", a**2, 1, observed=y)
+        tree = sgm.sample(
+            20, chains=2, random_seed=1, progressbar=False, quiet=True, initvals={"a": 1.5 * side}
+        )
+    assert (np.sign(tree.posterior["a"]) == side).all()

@@ -48,8 +48,19 @@ def gaussian_process():
     return model
 
 
+def horseshoe():
+    """A scale with two factors, one for all effects and one for each."""
+    with pm.Model() as model:
+        z, local = pm.Normal("z", shape=4), pm.HalfCauchy("local", 1, shape=4)
+        tau = pm.HalfCauchy("tau", 0.1)
+        pm.Normal("y", (z * local * tau)[GROUP], observed=Y)
+    return model
+
+
 def log_scales(values):
     """Sum of the logs of the effects' scales: da = s dz."""
+    if "local" in values:
+        return np.log(values["local"] * values["tau"]).sum()
     if "scales" in values:
         return np.log(values["scales"]).sum()
     if "tau" in values:
@@ -65,6 +76,7 @@ def log_scales(values):
         scaled_by_row,
         lkj_by_rows,
         gaussian_process,
+        horseshoe,
     ],
     ids=lambda form: form.__name__,
 )
@@ -85,14 +97,6 @@ def test_density_is_that_of_the_model(form, monkeypatch):
     assert ours == pytest.approx(expected - log_scales(values), abs=1e-9)
 
 
-def scales_of_their_own():
-    """As many scales as effects, of which the rows say little."""
-    with pm.Model() as model:
-        z, local = pm.Normal("z", shape=4), pm.HalfCauchy("local", 1, shape=4)
-        pm.Normal("y", (z * local)[GROUP], observed=Y)
-    return model
-
-
 def not_standard():
     with pm.Model() as model:
         z, tau = pm.Normal("z", pm.Normal("mu"), 1, shape=4), pm.HalfNormal("tau")
@@ -108,9 +112,7 @@ def rectified():
     return model
 
 
-@pytest.mark.parametrize(
-    "form", [hierarchies.centred, scales_of_their_own, not_standard, rectified]
-)
+@pytest.mark.parametrize("form", [hierarchies.centred, not_standard, rectified])
 def test_other_models_stay_as_they_are(form, monkeypatch):
     monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
     model = form()
@@ -120,6 +122,12 @@ def test_other_models_stay_as_they_are(form, monkeypatch):
 def test_few_rows_per_effect():
     model = hierarchies.noncentred()
     assert with_centred_effects(model) is model
+
+
+@pytest.mark.parametrize("form", [gaussian_process, horseshoe])
+def test_few_rows_per_effect_with_its_own_scale(form):
+    model = form()
+    assert with_centred_effects(model, n_rows=1) is not model
 
 
 def moments_of_scale(means, n):

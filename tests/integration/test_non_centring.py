@@ -8,9 +8,12 @@ import pymc as pm
 import pytest
 from interrupts import whole_and_resumed
 from kills import same
+from scipy.special import logsumexp
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.non_centring_rule import of_rows
+from pymc_sgmcmc.adaptation.non_centring_rule import of_rows, weak_effects
+from pymc_sgmcmc.adaptation.objective import RowsObjective
+from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.integration import centring
 from pymc_sgmcmc.integration.centring import with_centred_effects
 from pymc_sgmcmc.integration.non_centring import (
@@ -284,3 +287,47 @@ def test_effects_that_rows_determine_stay_centred(caplog):
         pm.Normal("y", a[group], 1, observed=rng.normal(group / 4, 1))
         sgm.sample(20, tune=5, chains=1, random_seed=1, progressbar=False, compile_kwargs=JAX)
     assert "Rows say less" not in caplog.text
+
+
+def horseshoe(y, m):
+    """The mean of each group has a scale of its own, times one for all."""
+    with pm.Model() as model:
+        local, tau = pm.HalfCauchy("local", 1, shape=len(y)), pm.HalfCauchy("tau", 0.5)
+        beta = pm.Normal("beta", 0, local * tau, shape=len(y))
+        group = np.repeat(np.arange(len(y)), m)
+        rows = np.random.default_rng(3).normal(size=(len(y), m))
+        rows += (y - rows.mean(axis=1))[:, None]
+        pm.Normal("y", beta[group], 1, observed=rows.ravel())
+    return model
+
+
+def test_effects_with_scales_of_their_own_are_never_left_centred():
+    """At any one point the rows may say more than the prior, but some scales may be far smaller."""
+    model = horseshoe(np.linspace(1, 2, 6), 50)
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    objective = RowsObjective(gradients)
+    theta = gradients.flat(model.initial_point())
+    curvature = np.diag(objective.at(theta).curvature())
+    assert set(weak_effects(model, objective, theta, curvature)) == {"beta"}
+
+
+@pytest.mark.long
+def test_posterior_under_a_horseshoe():
+    """Against quadrature over log local, for each value of log tau."""
+    means, m = np.array([1.0, -0.7, 0.4, 0.05, -0.1, 0.02, 0.12, -0.04]), 100
+    log_tau, log_local = np.linspace(-9, 3, 400), np.linspace(-9, 9, 1500)[:, None]
+    log_p = log_tau - np.log1p(np.exp(2 * log_tau) / 0.25)
+    for mean in means:
+        variance = np.exp(2 * (log_tau + log_local)) + 1 / m
+        of_scales = log_local - np.log1p(np.exp(2 * log_local)) - np.log(variance) / 2
+        log_p = log_p + logsumexp(of_scales - mean**2 / 2 / variance, axis=0)
+    p = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
+    expected = p @ log_tau
+    sd = np.sqrt(p @ (log_tau - expected) ** 2)
+    with horseshoe(means, m):
+        tree = sgm.sample(random_seed=1, progressbar=False)
+    assert tree["diagnosis"].attrs["verdict"] == "ok"
+    found = np.log(tree.posterior["tau"].values)
+    # 400 effective draws: five standard errors of the mean, and of the sd of a normal variable.
+    assert abs(found.mean() - expected) < 5 * sd / np.sqrt(400)
+    assert found.std() == pytest.approx(sd, rel=5 / np.sqrt(800))
