@@ -120,7 +120,7 @@ def _parametrised(
         if weak:
             names = ", ".join(repr(own_name(name)) for name in weak if name in effects)
             _log.info(
-                "Rows say less about some effects than the prior may, so they are partially "
+                "Rows may say less about these effects than the prior, so they are partially "
                 f"non-centred: {names}."
             )
         model = with_non_centred_effects(model, weak)
