@@ -103,7 +103,8 @@ def _centred(
 ) -> Iterator[tuple[TensorVariable, TensorVariable]]:
     """Yield, for each scale of a standard variable, the effects and z as a function of them.
 
-    The scale of a product of several factors comes before those of its parts.
+    The scale of a product of several factors comes before those of its parts, unless a part is also
+    used elsewhere, as effects on two outcomes are, one of them with a loading.
     """
     free = set(model.free_RVs)
     clients: dict[Variable, list[Apply]] = {}
@@ -113,6 +114,8 @@ def _centred(
             clients.setdefault(i, []).append(node)
 
     def uses(v: Variable, by_row: bool, transposed: bool, scale: tuple = ()) -> Iterator:
+        if scale and len(clients.get(v, ())) > 1:
+            return
         for node in clients.get(v, ()):
             op, out = node.op, node.outputs[0]
             others = [f for i in node.inputs if i is not v for f in _factors(i)]

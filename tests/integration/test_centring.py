@@ -57,6 +57,16 @@ def horseshoe():
     return model
 
 
+def two_outcomes():
+    """Effects on two outcomes; only on the second they have a loading."""
+    with pm.Model() as model:
+        z, tau, loading = pm.Normal("z", shape=4), pm.HalfNormal("tau"), pm.HalfNormal("loading")
+        effects = (tau * z)[GROUP]
+        pm.Normal("first", loading * effects, observed=X)
+        pm.Normal("y", effects, observed=Y)
+    return model
+
+
 def log_scales(values):
     """Sum of the logs of the effects' scales: da = s dz."""
     if "local" in values:
@@ -77,6 +87,7 @@ def log_scales(values):
         lkj_by_rows,
         gaussian_process,
         horseshoe,
+        two_outcomes,
     ],
     ids=lambda form: form.__name__,
 )
