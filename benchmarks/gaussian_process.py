@@ -8,14 +8,8 @@ basis functions are integrated out exactly, and the three other parameters are d
 Metropolis. Each case runs in its own process.
 """
 
-import argparse
 import json
-import logging
-import subprocess
-import sys
 import time
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -24,7 +18,6 @@ from scipy import stats
 
 import pymc_sgmcmc as sgm
 
-RESULTS = Path(__file__).parent / "results" / "gaussian_process.txt"
 BASIS, C = 25, 1.5
 SIGMA = 0.3
 STEPS = 40_000
@@ -136,31 +129,5 @@ def compare(case: str) -> dict:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        warnings.simplefilter("ignore")
-        logging.disable()
-        print(json.dumps(compare(args.one), default=float))
-        return
-    for case in args.only:
-        command = [sys.executable, __file__, "--one", case]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            print(case, *done.stderr.strip().splitlines()[-1:])
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        rows = [r for r in TABLE.read(RESULTS, CASES) if r["case"] != case] + [row]
-        rows.sort(key=lambda r: CASES.index(r["case"]))
-        print(TABLE.line(row), flush=True)
-        head = f"python benchmarks/gaussian_process.py   ({time.strftime('%Y-%m-%d')}, "
-        head += f"pymc {pm.__version__})"
-        lines = [head, NOTES, "", TABLE.titles, *map(TABLE.line, rows)]
-        RESULTS.write_text("\n".join(lines) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    TABLE.main(__doc__, compare, CASES, NOTES)

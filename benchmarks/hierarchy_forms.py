@@ -10,15 +10,9 @@ PyMC's, with 4 chains of 1000 draws after 1000 of tuning. The column "integrated
 that are integrated out.
 """
 
-import argparse
 import json
-import logging
-import subprocess
-import sys
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -28,7 +22,6 @@ from posterior_table import PosteriorTable
 
 import pymc_sgmcmc as sgm
 
-RESULTS = Path(__file__).parent / "results" / "hierarchy_forms.txt"
 GROUPS = 300
 LARGEST_SHARED = 30
 """Elements of variables that count as shared; larger ones are effects."""
@@ -386,33 +379,5 @@ def compare(form: str) -> dict:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=FORMS, default=list(FORMS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--one", choices=FORMS, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        warnings.simplefilter("ignore")
-        logging.disable()
-        print(json.dumps(compare(args.one), default=float))
-        return
-    for form in args.only:
-        command = [sys.executable, __file__, "--one", form]
-        done = subprocess.run(command, capture_output=True, text=True)
-        found = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode:
-            print(form, *done.stderr.strip().splitlines()[-1:])
-            continue
-        row = json.loads(found[-1])
-        rows = [r for r in TABLE.read(args.out, FORMS) if r["form"] != form] + [row]
-        rows.sort(key=lambda r: list(FORMS).index(r["form"]))
-        print(TABLE.line(row), flush=True)
-        head = f"python benchmarks/hierarchy_forms.py   ({time.strftime('%Y-%m-%d')}, "
-        head += f"pymc {pm.__version__})"
-        lines = [head, NOTES, "", TABLE.titles, *map(TABLE.line, rows)]
-        args.out.write_text("\n".join(lines) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    TABLE.main(__doc__, compare, list(FORMS), NOTES)

@@ -1,8 +1,17 @@
 """Tables with a row for each run on a posterior, which are read again to replace some rows."""
 
-from collections.abc import Collection
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+import pymc as pm
 
 
 @dataclass(frozen=True)
@@ -55,3 +64,36 @@ class PosteriorTable:
         """Rows of these posteriors in a file, none if there is no file."""
         lines = path.read_text().splitlines() if path.exists() else []
         return [self.row(line) for line in lines if line.split(" ")[0] in posteriors]
+
+    def main(self, about: str, compare: Callable[[str], dict], names: list[str], notes: str):
+        """Run the program on the command line: `compare` makes a row, in a process of its own.
+
+        ``about`` is the docstring of the program. The table is in results/, under its name.
+        """
+        program = Path(sys.argv[0])
+        results = program.parent / "results" / f"{program.stem}.txt"
+        parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+        parser.add_argument("--only", nargs="+", choices=names, default=names)
+        parser.add_argument("--out", type=Path, default=results)
+        parser.add_argument("--one", choices=names, help=argparse.SUPPRESS)
+        args = parser.parse_args()
+        if args.one:
+            warnings.simplefilter("ignore")
+            logging.disable()
+            print(json.dumps(compare(args.one), default=float))
+            return
+        key = next(iter(self.columns))
+        for name in args.only:
+            command = [sys.executable, str(program), "--one", name]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                print(name, *done.stderr.strip().splitlines()[-1:])
+                continue
+            [row] = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+            rows = [r for r in self.read(args.out, names) if r[key] != name] + [row]
+            rows.sort(key=lambda r: names.index(r[key]))
+            print(self.line(row), flush=True)
+            head = f"python benchmarks/{program.name}   ({time.strftime('%Y-%m-%d')}, "
+            head += f"pymc {pm.__version__})"
+            lines = [head, notes, "", self.titles, *map(self.line, rows)]
+            args.out.write_text("\n".join(lines) + "\n")

@@ -1,6 +1,6 @@
-"""The default call on regressions under horseshoe priors, compared with NUTS.
+"""The default call on regressions under priors that shrink, compared with NUTS.
 
-    python benchmarks/shrinkage.py                    # a quarter of an hour
+    python benchmarks/shrinkage.py                    # twenty minutes
     python benchmarks/shrinkage.py --only logistic    # replaces this row
 
 Writes benchmarks/results/shrinkage.txt. There are 5000 rows and 20 coefficients, of which 16 are 0.
@@ -8,15 +8,9 @@ NUTS is PyMC's, with 4 chains of 1000 draws after 1000 of tuning and target_acce
 runs in its own process.
 """
 
-import argparse
 import json
-import logging
-import subprocess
-import sys
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -27,7 +21,6 @@ from pytensor.tensor.variable import TensorVariable
 
 import pymc_sgmcmc as sgm
 
-RESULTS = Path(__file__).parent / "results" / "shrinkage.txt"
 ROWS, COLUMNS = 5000, 20
 TABLE = PosteriorTable(
     {
@@ -55,7 +48,9 @@ compilation, one seed; NUTS ess: smallest of an element; divergent: transitions 
 
 def prior(form: str) -> TensorVariable:
     """The coefficients, under the prior of a form."""
-    if form == "regularised":  # Piironen and Vehtari (2017)
+    if form == "own-scales":  # automatic relevance determination
+        scale = pm.HalfCauchy("local", 0.5, shape=COLUMNS)
+    elif form == "regularised":  # Piironen and Vehtari (2017)
         local, tau = pm.HalfStudentT("local", 5, 1, shape=COLUMNS), pm.HalfStudentT("tau", 2, 0.1)
         slab = pm.InverseGamma("slab", 2, 2)
         scale = tau * local * pm.math.sqrt(slab / (slab + tau**2 * local**2))
@@ -80,7 +75,7 @@ def horseshoe(form: str) -> pm.Model:
     return model
 
 
-FORMS = ("horseshoe", "centred", "regularised", "logistic")
+FORMS = ("horseshoe", "centred", "regularised", "logistic", "own-scales")
 
 
 def compare(form: str) -> dict:
@@ -123,33 +118,5 @@ def compare(form: str) -> dict:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=FORMS, default=list(FORMS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--one", choices=FORMS, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        warnings.simplefilter("ignore")
-        logging.disable()
-        print(json.dumps(compare(args.one), default=float))
-        return
-    for form in args.only:
-        command = [sys.executable, __file__, "--one", form]
-        done = subprocess.run(command, capture_output=True, text=True)
-        found = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode:
-            print(form, *done.stderr.strip().splitlines()[-1:])
-            continue
-        row = json.loads(found[-1])
-        rows = [r for r in TABLE.read(args.out, FORMS) if r["form"] != form] + [row]
-        rows.sort(key=lambda r: FORMS.index(r["form"]))
-        print(TABLE.line(row), flush=True)
-        head = f"python benchmarks/shrinkage.py   ({time.strftime('%Y-%m-%d')}, "
-        head += f"pymc {pm.__version__})"
-        lines = [head, NOTES, "", TABLE.titles, *map(TABLE.line, rows)]
-        args.out.write_text("\n".join(lines) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    TABLE.main(__doc__, compare, list(FORMS), NOTES)

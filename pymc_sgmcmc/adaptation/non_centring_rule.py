@@ -55,11 +55,14 @@ def weak_effects(
             found = scales_of(model, rv, array.shape)
             of_effects = np.zeros(array.size, int) if found is None else found[1].ravel()
             sums = np.bincount(of_effects, of_prior / curvature[part])
-            has_own_scales = found is None and scale.size > 1
-            if not (has_own_scales or (sums > WEAK * np.bincount(of_effects)).any()):
+            effects_per_scale = np.bincount(of_effects)
+            has_own_scales = scale.size > 1 and (found is None or effects_per_scale.max() == 1)
+            if not (has_own_scales or (sums > WEAK * effects_per_scale).any()):
                 continue
             is_weak = True
-            if found is not None and (width := width_of_scale(model, *found, h)) is not None:
+            if found is None or has_own_scales:  # a scale of one effect has a long upper tail
+                continue
+            if (width := width_of_scale(model, *found, h)) is not None:
                 scales[found[0].name] = np.stack([width, np.exp(at[found[0]])])
     return known | scales if is_weak else {}
 

@@ -311,6 +311,20 @@ def test_effects_with_scales_of_their_own_are_never_left_centred():
     assert set(weak_effects(model, objective, theta, curvature)) == {"beta"}
 
 
+def test_scales_of_one_effect_each_are_sampled_on_the_logarithmic_scale():
+    """No effect is far from 0 at this point, and the upper tail of such a scale is long."""
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, pm.HalfCauchy("local", 0.5, shape=6), shape=6)
+        group = np.repeat(np.arange(6), 50)
+        y = np.random.default_rng(3).normal(1 + group, 1)
+        pm.Normal("y", beta[group], 1, observed=y)
+    gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
+    objective = RowsObjective(gradients)
+    theta = gradients.flat(model.initial_point())
+    curvature = np.diag(objective.at(theta).curvature())
+    assert set(weak_effects(model, objective, theta, curvature)) == {"beta"}
+
+
 @pytest.mark.long
 def test_posterior_under_a_horseshoe():
     """Against quadrature over log local, for each value of log tau."""
