@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 
 RESULTS = Path(__file__).parent / "results" / "shuffle_bias.txt"
 N, BATCH = 2**20, 128

@@ -17,11 +17,11 @@ from pymc.step_methods.state import WithSamplingState, dataclass_state
 
 from pymc_sgmcmc.backends.backend import naming_a_remedy
 from pymc_sgmcmc.backends.interrupts import raise_deferred
+from pymc_sgmcmc.batches.batch_stream import BatchStream
 from pymc_sgmcmc.batches.prefetched import PrefetchedBatches
 from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
-from pymc_sgmcmc.batches.stream import BatchStream
-from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 from pymc_sgmcmc.batches.touched import TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.call_length import CallLength

@@ -12,7 +12,7 @@ from pymc.step_methods.compound import flatten_steps
 from pymc.util import RandomGeneratorState
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import TimeLimit
+from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit
 from pymc_sgmcmc.diagnosis.diagnose import (
     VerdictSoFar,
     diagnose_exact,

@@ -16,7 +16,7 @@ from pymc.util import get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import TimeLimit, warm_ups
+from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit, warm_ups
 from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate

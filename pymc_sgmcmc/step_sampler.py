@@ -10,7 +10,7 @@ from pymc.progress_bar import ProgressBarOptions
 from pymc.util import RandomGeneratorState, random_generator_from_state
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import warm_ups
+from pymc_sgmcmc.adaptation.warm_up_progress import warm_ups
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
-from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import sequential, vectorized_chains
 from pymc_sgmcmc.run.vectorized_chains import VectorizedChains

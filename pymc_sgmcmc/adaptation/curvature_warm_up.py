@@ -36,7 +36,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     effective_sizes,
     with_restarts,
 )
-from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts, warn_of_slow_draws
+from pymc_sgmcmc.adaptation.slow_draws_warning import gradients_of_nuts, warn_of_slow_draws
 from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp

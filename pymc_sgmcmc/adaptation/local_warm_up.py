@@ -41,7 +41,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     effective_sizes,
     rounded,
 )
-from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
+from pymc_sgmcmc.adaptation.slow_draws_warning import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.step_size import pace, slowed
 from pymc_sgmcmc.adaptation.warm_up import WarmUp, largest_move
 from pymc_sgmcmc.gradients.metric import flat, root_of_inverse, split_flat

@@ -7,7 +7,7 @@ from pymc.model import Model
 from pymc_sgmcmc.adaptation.objective import Objective
 from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.integration.non_centring import centred_effects, scales_of, width_of_scale
+from pymc_sgmcmc.integration.partial_non_centring import centred_effects, scales_of, width_of_scale
 
 WEAK = 0.5
 """Mean share of the prior in the curvature along the effects of a scale above which they are

@@ -9,7 +9,6 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.other_form import OtherForm
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress
 from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import (
     Settings,
@@ -20,6 +19,7 @@ from pymc_sgmcmc.adaptation.short_runs import (
     with_restarts,
 )
 from pymc_sgmcmc.adaptation.step_size import expected_friction
+from pymc_sgmcmc.adaptation.warm_up_progress import WarmUpProgress
 from pymc_sgmcmc.kernel import Kernel
 
 _log = logging.getLogger("pymc.sgmcmc")

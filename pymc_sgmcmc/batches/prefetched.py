@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.backends.cores import n_cores
+from pymc_sgmcmc.batches.batch_stream import BatchStream, joined
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
 from pymc_sgmcmc.batches.shuffled import Batches
-from pymc_sgmcmc.batches.stream import BatchStream, joined
 
 MIN_TABLE_BYTES = 2**23
 """Smallest size of tables, in bytes, for which prefetching pays: no core's cache holds them."""

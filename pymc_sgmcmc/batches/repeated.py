@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.batches.stream import BatchStream, TakenRows, joined
+from pymc_sgmcmc.batches.batch_stream import BatchStream, TakenRows, joined
 
 
 class RepeatedBatches(BatchStream):

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.batches.batch_stream import BatchStream
 from pymc_sgmcmc.batches.permutation import Permutation, permutation
-from pymc_sgmcmc.batches.stream import BatchStream
 
 
 @dataclass

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.backends.numba_cache import cached_njit
-from pymc_sgmcmc.batches.stream import BatchStream
+from pymc_sgmcmc.batches.batch_stream import BatchStream
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 
 EXTRA_SLOTS = 1.5

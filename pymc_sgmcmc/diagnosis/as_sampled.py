@@ -14,7 +14,7 @@ from pymc_sgmcmc.integration.choice import pads_groups, terms_to_integrate
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
-from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.quadrature_points import points_of
 from pymc_sgmcmc.run.pymc_sample import is_bambi
 
 

@@ -34,7 +34,7 @@ from pymc_sgmcmc.diagnosis.measure import (
 )
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
-from pymc_sgmcmc.exact.certificate import can_be_certified, with_certificate
+from pymc_sgmcmc.exact.certificate_group import can_be_certified, with_certificate
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of

@@ -13,7 +13,7 @@ from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED
-from pymc_sgmcmc.adaptation.progress import TimeLimit
+from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity

@@ -17,8 +17,8 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.integration.integrated_model import Centres
+from pymc_sgmcmc.integration.metropolis_proposals import Histograms, Proposals, Student
 from pymc_sgmcmc.integration.prior_following import Followed
-from pymc_sgmcmc.integration.proposals import Histograms, Proposals, Student
 
 TRIALS = 32
 """Number of proposals from which the acceptance rate of each group is measured at the centre."""

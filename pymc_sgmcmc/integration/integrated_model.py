@@ -21,8 +21,8 @@ from pymc_sgmcmc.integration.group_rows import GroupRows, padded, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import highest_modes, log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
-from pymc_sgmcmc.integration.points import NODES, Points
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
+from pymc_sgmcmc.integration.quadrature_points import NODES, Points
 from pymc_sgmcmc.integration.ranges import middles_and_factors
 from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.latents.joint import without_latents

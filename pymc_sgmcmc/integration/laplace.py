@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows
-from pymc_sgmcmc.integration.points import Points, scan
+from pymc_sgmcmc.integration.quadrature_points import Points, scan
 
 MAX_STEPS = 100
 CLOSE = 1e-6

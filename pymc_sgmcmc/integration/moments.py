@@ -11,7 +11,7 @@ from pymc.blocking import PointType
 
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows
-from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.integration.quadrature_points import Points
 
 NARROWEST = 0.05
 """Smallest variance, relative to that of the curvature, that is accepted: below it the weights are

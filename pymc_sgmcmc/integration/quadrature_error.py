@@ -14,7 +14,7 @@ from pymc.blocking import PointType
 from scipy.special import logsumexp
 
 from pymc_sgmcmc.integration.integrated_model import Centres, IntegratedModel
-from pymc_sgmcmc.integration.points import Points, finer_than
+from pymc_sgmcmc.integration.quadrature_points import Points, finer_than
 
 DENSITIES = 100_000_000
 """Largest number of densities of single rows that are evaluated, which takes a second or two."""

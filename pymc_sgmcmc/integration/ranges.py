@@ -6,7 +6,7 @@ from pymc.blocking import PointType
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows
 from pymc_sgmcmc.integration.moments import DENSITIES_PER_CALL
-from pymc_sgmcmc.integration.points import EQUALLY_SPACED, scan
+from pymc_sgmcmc.integration.quadrature_points import EQUALLY_SPACED, scan
 
 
 def middles_and_factors(

@@ -19,7 +19,7 @@ from pymc.stats.convergence import log_warning_stats
 from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.progress import TimeLimit
+from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.enough_draws import EnoughDraws

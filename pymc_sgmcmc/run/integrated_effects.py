@@ -21,7 +21,7 @@ from pymc_sgmcmc.integration.choice import pads_groups, starts_in
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
-from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.quadrature_points import points_of
 from pymc_sgmcmc.integration.stand_ins import has_stand_in
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.log_densities import without_log_densities

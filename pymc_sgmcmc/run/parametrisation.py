@@ -12,10 +12,10 @@ from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.adapted import Adapted
 from pymc_sgmcmc.adaptation.other_form import OtherForm, form_changeable
-from pymc_sgmcmc.integration.centring import with_centred_effects
+from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
 from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
-from pymc_sgmcmc.integration.non_centring import centred_effects, with_non_centred_effects
+from pymc_sgmcmc.integration.partial_non_centring import centred_effects, with_non_centred_effects
 from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects

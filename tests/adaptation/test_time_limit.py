@@ -11,8 +11,8 @@ from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.progress import WarmUpProgress, warm_ups
-from pymc_sgmcmc.adaptation.slowness import warn_of_slow_draws
+from pymc_sgmcmc.adaptation.slow_draws_warning import warn_of_slow_draws
+from pymc_sgmcmc.adaptation.warm_up_progress import WarmUpProgress, warm_ups
 
 PYTHON = {"mode": Mode("py", "fast_compile")}
 CHOSEN = Adapted(

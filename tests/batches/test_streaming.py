@@ -19,7 +19,7 @@ from scipy import stats
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.batches.data_sources import ArraySource
-from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 from pymc_sgmcmc.batches.windows import OrderCheck, chunk_order
 
 N = 1003

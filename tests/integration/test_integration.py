@@ -15,16 +15,16 @@ from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
 import pymc_sgmcmc.step
-from pymc_sgmcmc.adaptation import slowness
+from pymc_sgmcmc.adaptation import slow_draws_warning
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.integration import centring
+from pymc_sgmcmc.integration import centre_scaled_effects
 from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
-from pymc_sgmcmc.integration.points import Points, points_of
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
+from pymc_sgmcmc.integration.quadrature_points import Points, points_of
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import _moments
 from pymc_sgmcmc.run.parametrisation import Form
@@ -457,7 +457,7 @@ def normal_posterior(y, group):
 
 def form_with_offsets(asked, monkeypatch):
     """A form with one factor integrated out and one centred, and draws of what it samples."""
-    monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
+    monkeypatch.setattr(centre_scaled_effects, "ROWS_PER_EFFECT", 0)
     group, other = np.repeat(np.arange(6), 5), np.tile(np.arange(5), 6)
     with pm.Model() as model:
         sigma, tau = pm.HalfNormal("sigma"), pm.HalfNormal("tau")
@@ -517,7 +517,7 @@ def test_an_error_after_sampling_keeps_the_draws(part, monkeypatch, python_by_de
 def test_default_call_integrates_and_draws_effects(caplog, monkeypatch, one_graph_at_a_time):
     # Any draws are slow now: the gradient that is timed then must leave the groups' points alone.
     for name in ("MANY_UPDATES", "LEAST_SECONDS"):
-        monkeypatch.setattr(slowness, name, 0)
+        monkeypatch.setattr(slow_draws_warning, name, 0)
     rng = np.random.default_rng(3)
     group = rng.permutation(np.repeat(np.arange(N_GROUPS), rng.integers(1, 12, N_GROUPS)))
     y = rng.normal(rng.normal(1, 0.5, N_GROUPS)[group], 1)

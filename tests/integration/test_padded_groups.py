@@ -14,7 +14,7 @@ from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_rows import padded, ragged
 from pymc_sgmcmc.integration.group_terms import group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
-from pymc_sgmcmc.integration.points import points_of
+from pymc_sgmcmc.integration.quadrature_points import points_of
 from pymc_sgmcmc.run import step_of_run
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.parametrisation import Form

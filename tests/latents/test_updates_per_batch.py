@@ -7,7 +7,7 @@ import pytest
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.batches.repeated import RepeatedBatches
 from pymc_sgmcmc.batches.shuffled import Batches
-from pymc_sgmcmc.batches.streamed import StreamedBatches
+from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 
 JAX = {"mode": "JAX"}
 RNG = np.random.default_rng(2)

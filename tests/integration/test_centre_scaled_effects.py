@@ -10,8 +10,8 @@ from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.differentiate import before_gradients
-from pymc_sgmcmc.integration import centring
-from pymc_sgmcmc.integration.centring import with_centred_effects
+from pymc_sgmcmc.integration import centre_scaled_effects
+from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
 from pymc_sgmcmc.integration.stand_ins import is_own
 
 GROUP, X, Y = hierarchies.GROUP, hierarchies.X, hierarchies.Y
@@ -92,7 +92,7 @@ def log_scales(values):
     ids=lambda form: form.__name__,
 )
 def test_density_is_that_of_the_model(form, monkeypatch):
-    monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
+    monkeypatch.setattr(centre_scaled_effects, "ROWS_PER_EFFECT", 0)
     written = form()
     model = with_centred_effects(written)
     assert [v.name for v in model.free_RVs if not is_own(v.name)] == ["z (as sampled)"]
@@ -125,7 +125,7 @@ def rectified():
 
 @pytest.mark.parametrize("form", [hierarchies.centred, not_standard, rectified])
 def test_other_models_stay_as_they_are(form, monkeypatch):
-    monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
+    monkeypatch.setattr(centre_scaled_effects, "ROWS_PER_EFFECT", 0)
     model = form()
     assert with_centred_effects(model) is model
 

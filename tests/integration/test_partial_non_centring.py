@@ -14,9 +14,9 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.non_centring_rule import of_rows, weak_effects
 from pymc_sgmcmc.adaptation.objective import RowsObjective
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
-from pymc_sgmcmc.integration import centring
-from pymc_sgmcmc.integration.centring import with_centred_effects
-from pymc_sgmcmc.integration.non_centring import (
+from pymc_sgmcmc.integration import centre_scaled_effects
+from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
+from pymc_sgmcmc.integration.partial_non_centring import (
     centred_effects,
     scales_of,
     width_of_scale,
@@ -63,7 +63,7 @@ def test_density_is_that_of_the_model(form):
 
 def test_what_was_centred_first(monkeypatch):
     """Effects tau z of which rows say little are neither a = tau z nor z: the latter follows."""
-    monkeypatch.setattr(centring, "ROWS_PER_EFFECT", 0)
+    monkeypatch.setattr(centre_scaled_effects, "ROWS_PER_EFFECT", 0)
     written = hierarchies.noncentred()
     h, b = np.array([0.0, 0.4, 2, 50]), np.array([0.0, -0.3, 3, 20])
     known = {"z (as sampled)": np.stack([h, b])}

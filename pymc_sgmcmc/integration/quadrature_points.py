@@ -59,7 +59,7 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     Examples
     --------
     >>> import numpy as np
-    >>> from pymc_sgmcmc.integration.points import points_of
+    >>> from pymc_sgmcmc.integration.quadrature_points import points_of
     >>> points = points_of(1)
     >>> float(np.sum(np.exp(points.log_weights) * points.x[:, 0] ** 4).round(6))
     3.0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.slowness import gradients_of_nuts
+from pymc_sgmcmc.adaptation.slow_draws_warning import gradients_of_nuts
 
 
 def test_gradients_of_nuts():

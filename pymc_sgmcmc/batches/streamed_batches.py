@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_sgmcmc.batches.batch_stream import BatchStream, joined
 from pymc_sgmcmc.batches.read_ahead import ReadAhead
-from pymc_sgmcmc.batches.stream import BatchStream, joined
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.windows import Check, OrderCheck, Window, shuffled_windows
 

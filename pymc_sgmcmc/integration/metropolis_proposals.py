@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pymc_sgmcmc.integration.points import Points
+from pymc_sgmcmc.integration.quadrature_points import Points
 
 EXTRA_DEGREES = 7
 """Degrees of freedom of the Student density in addition to the number of effects: for a normal
