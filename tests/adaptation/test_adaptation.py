@@ -605,7 +605,7 @@ def test_the_stage_and_the_passes_are_shown(linear, monkeypatch):
             rich.reconfigure()
         return screen.getvalue()
 
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.progress.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up_progress.REFRESH_SECONDS", 0.0)
     text = seen(compute_convergence_checks=False)
     for stage in ("window 1", "window 2", "updates per draw"):
         assert re.search(rf"Warm-up: .*{stage} .*\d passes over the data", text), stage

@@ -71,7 +71,7 @@ def test_a_long_warm_up_is_not_silent(monkeypatch, caplog):
     with warm_ups(shown=False), WarmUpProgress() as progress:
         progress.report("start", 3.0)
         assert not caplog.text
-        monkeypatch.setattr("pymc_sgmcmc.adaptation.progress.SECONDS_OF_SILENCE", -1.0)
+        monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up_progress.SECONDS_OF_SILENCE", -1.0)
         progress.report("window 1, about 40 s", 120.0)
     assert "Warm-up: window 1, about 40 s, 120 passes over the data, 0 s so far" in caplog.text
 
