@@ -329,8 +329,9 @@ def test_memory_is_bounded():
     finally:
         tracemalloc.stop()
     assert len(block["x"]) == 20_000
-    # the block taken before lives until the next is there; columns are compared in float64
-    assert peak < 5 * window_bytes
+    # The block taken before lives until the next is there, a third one where the reader is ahead;
+    # columns are compared in float64.
+    assert peak < 6 * window_bytes
 
 
 # ---- sources -------------------------------------------------------------------------------
