@@ -149,7 +149,8 @@ def _source(plan: Plan, asked: Asked) -> GradientSource:
     elif plan.control_variate:
         if asked.data is None:  # rows can be drawn by weight
             options["row_weights"] = _ones_per_row(asked.model, asked.minibatch_dim)
-        source = ControlVariate.of(gradient_source(asked.model, asked.vars, **options))
+        rows_source = gradient_source(asked.model, asked.vars, **options)
+        source = ControlVariate.of(rows_source, asked.model)
     else:
         if plan.metric is not None:
             local = plan.local

@@ -45,6 +45,8 @@ class Adapted:
     """Posterior mean as the warm-up saw it, shape (d,): the anchor of the control variate."""
     anchor_gradient: np.ndarray = field(repr=False)
     """Gradient of the log likelihood at the anchor, shape (d,); zeros without a control variate."""
+    anchor_powers: np.ndarray = field(repr=False)
+    """Powers of the factors of gradients at the anchor (`anchor_factors.py`), shape (d,)."""
     row_copies: np.ndarray | None = field(repr=False)
     """Number of times each row is in the urn, shape (N,); None if all rows are equally likely."""
     noise: np.ndarray = field(repr=False)
@@ -137,7 +139,8 @@ class Adapted:
         kernel.thin = self.thin
         kernel.data_checksum = self.data_checksum
         shapes = source.shapes
-        source.set_anchor(split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes))
+        at_anchor = self.anchor, self.anchor_gradient, self.anchor_powers
+        source.set_anchor(*(split_flat(array, shapes) for array in at_anchor))
         if source.rows and source.rows[0].weights is not None:
             kernel.set_row_copies(self.row_copies)
         kernel.load_data()
@@ -207,6 +210,7 @@ def _of_result(idata: DataTree, model: Model, vars: Sequence) -> Adapted:
         "scaling": [arrays["metric"]],
         "anchor": arrays["anchor"],
         "anchor_gradient": arrays["anchor_gradient"],
+        "anchor_powers": arrays["anchor_powers"],
         "row_copies": None,
         "non_centred": {},
         "noise": arrays["noise"],

@@ -90,6 +90,9 @@ HOT = 0.5
 Where a posterior is far steeper than on average, as along quasi-separated columns, updates that are
 too large heat the chain. At 1.3, sds came out .88 times the right ones, at 0.4 .95 times; the
 sampling error of a pilot's mean is about .07."""
+STABLE = 0.4
+"""Largest step size, in units of 1 / sqrt(curvature), where the curvature is largest: updates are
+stable up to 2, and draws will be farther out than those of the warm-up."""
 FIXED_COST = 1e4
 """Smallest cost of an update, in rows x parameters."""
 MOST_PASSES = 10
@@ -108,6 +111,8 @@ class CurvatureWarmUp(WarmUp):
         self.objective = self.make_objective()
         self.past: np.ndarray | None = None
         """The later half of the last window's draws, flat."""
+        self.noise_in_tails = 0.0
+        """Largest noise in z of an element whose noise varies, where that is largest."""
         self.matrix = np.eye(self.gradients.size)
         self.anchor_gradient = np.zeros(self.gradients.size)
 
@@ -135,6 +140,10 @@ class CurvatureWarmUp(WarmUp):
     def noise(self, k: int) -> np.ndarray:
         """Prepare the kernel for the updates of a window; return their noise in z, (d, d)."""
         return np.zeros((self.gradients.size, self.gradients.size))
+
+    def steepest(self) -> float:
+        """Return the largest curvature in z along an element far from the mean; 0 if unknown."""
+        return 0.0
 
     @property
     def rows_per_update(self) -> int:
@@ -256,9 +265,13 @@ class CurvatureWarmUp(WarmUp):
         noise = self.noise(k)
         variances, largest, smallest = self.metric.fit_to_noise(noise, self.matrix)
         variances = np.maximum(variances, 0.0)
-        chosen = pace(self.kernel.algorithm, variances, self.target_bias, largest, smallest)
+        most = np.maximum(variances, self.noise_in_tails * (variances == variances.max()))
+        chosen = pace(self.kernel.algorithm, most, self.target_bias, largest, smallest)
         if k < 2:
             chosen = chosen.slower(0.5)
+        if steepest := self.steepest():
+            stable = STABLE / np.sqrt(steepest)
+            chosen = chosen.slower(min(1.0, stable / chosen.step_size))
         self.kernel.load_adaptation()
         return Settings(variances, chosen, largest, smallest)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pymc_sgmcmc.gradients.anchor_factors import AnchorFactors
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
@@ -24,8 +25,8 @@ UNIFORM_SHARE = 0.2
 class RowWeights:
     """The largest change seen in each row's gradient in the metric; None if rows are even."""
 
-    def __init__(self, gradients: RowGradients):
-        self.gradients = gradients
+    def __init__(self, gradients: RowGradients, factors: AnchorFactors):
+        self.gradients, self.factors = gradients, factors
         self.largest: np.ndarray | None = None
         self.passes = 0.0
 
@@ -46,8 +47,10 @@ class RowWeights:
         at_anchor = self.gradients.rows(anchor, some)[1]
         largest = np.zeros(len(some))
         for z in rng.standard_normal((SAMPLE_POINTS, len(anchor))):
-            there = self.gradients.rows(anchor + SPREAD * metric.times(z), some)[1]
-            largest = np.fmax(largest, _length(metric.transposed_times(there - at_anchor)))
+            point = anchor + SPREAD * metric.times(z)
+            there = self.gradients.rows(point, some)[1]
+            change = there - self.factors.at(point, anchor) * at_anchor
+            largest = np.fmax(largest, _length(metric.transposed_times(change)))
         return bool(largest.max() >= UNEVEN * largest.mean())
 
     def _changes(self, anchor: np.ndarray, metric: Metric) -> np.ndarray:
@@ -66,7 +69,8 @@ class RowWeights:
             direction /= np.maximum(_length(direction), np.finfo(float).tiny)[:, None]
             away = DISTANCE * metric.times(direction)
             for points in (anchor + away, anchor - away):
-                change = self.gradients.rows_at(points, rows) - at_anchor
+                there = self.gradients.rows_at(points, rows)
+                change = there - self.factors.at(points, anchor) * at_anchor
                 change = _length(metric.transposed_times(change))
                 largest[rows] = np.fmax(largest[rows], change)
         finite = np.isfinite(largest)

@@ -18,6 +18,7 @@ from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
 from pymc_sgmcmc.adaptation.other_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Settings
+from pymc_sgmcmc.gradients.anchor_factors import AnchorFactors
 from pymc_sgmcmc.gradients.metric import Metric, split_flat
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
@@ -45,10 +46,11 @@ class RowsWarmUp(CurvatureWarmUp):
     def __init__(self, *args: Any):
         super().__init__(*args)
         source = self.kernel.source
-        self.has_anchor = source.has_control_variate
+        has_anchor = source.has_control_variate
+        self.factors = AnchorFactors(self.gradients) if has_anchor else None
         self.weights: RowWeights | None = None
-        if self.has_anchor and source.rows[0].weights is not None:
-            self.weights = RowWeights(self.gradients)
+        if self.factors is not None and source.rows[0].weights is not None:
+            self.weights = RowWeights(self.gradients, self.factors)
 
     def make_objective(self) -> Objective:
         return RowsObjective(self.gradients, before_pass=self.report)
@@ -124,12 +126,14 @@ class RowsWarmUp(CurvatureWarmUp):
     def noise(self, k: int) -> np.ndarray:
         """Set anchor and row weights for the next updates; return the covariance of their noise."""
         self.gradients.settle_around(self.anchor)  # evaluations elsewhere may have unsettled it
+        if self.factors is not None:
+            self.count(self.factors.choose(self.anchor, self._points(POSITIONS), self.rng))
         if k == 0:
             self.weight_rows()
-        if self.has_anchor:
+        if self.factors is not None:
             shapes = self.kernel.source.shapes
-            both = split_flat(self.anchor, shapes), split_flat(self.anchor_gradient, shapes)
-            self.kernel.source.set_anchor(*both)
+            at_anchor = self.anchor, self.anchor_gradient, self.factors.powers
+            self.kernel.source.set_anchor(*(split_flat(array, shapes) for array in at_anchor))
         self.kernel.load_data()
         noise = self._covariance()
         if self.weights is not None and k > 0 and np.linalg.eigvalsh(noise)[-1] > NOISY:
@@ -137,18 +141,36 @@ class RowsWarmUp(CurvatureWarmUp):
             noise = self._covariance()
         return noise
 
+    def steepest(self) -> float:
+        """Return the largest curvature along a transformed element, where its slope is largest.
+
+        A positive coefficient x = log b has the curvature b^2 times that of b.
+        """
+        if self.factors is None or self.past is None or not self.factors.is_possible.any():
+            return 0.0
+        objective, spread = self.objective_of_steep_rows(), self.metric.spread()
+        slopes, largest = self.factors.changes(self.past, self.anchor), 0.0
+        for j in np.flatnonzero(self.factors.is_possible):
+            theta = self.past[slopes[:, j].argmax()]
+            move = 0.1 * DIFFERENCE * spread[j] * (np.arange(len(theta)) == j)
+            both = [objective.at(theta + sign * move).gradient[j] for sign in (-1, 1)]
+            curvature = (both[1] - both[0]) / (2 * move[j]) * spread[j] ** 2
+            largest = max(largest, float(np.nan_to_num(curvature)))
+        return largest
+
     def _covariance(self) -> np.ndarray:
         """Return the covariance of a batch's gradient in z, shape (d, d)."""
-        noise = noise_covariance(
+        noise, self.noise_in_tails = noise_covariance(
             self.gradients,
             self.metric,
             self._points(POSITIONS),
-            self.anchor if self.has_anchor else None,
+            self.anchor,
+            self.factors,
             self.kernel.urn,
             self.rows_per_update,
             self.rng,
         )
-        if self.past is None and self.has_anchor:
+        if self.past is None and self.factors is not None:
             noise /= SPREAD**2  # noise grows about as the square of the distance
         self.count(2 * POSITIONS * ROWS_PER_POSITION / self.gradients.n_rows)
         return noise
@@ -171,6 +193,8 @@ class RowsWarmUp(CurvatureWarmUp):
 
     def freeze(self, settings: Settings, starts: np.ndarray, thin: int, **others: Any) -> Adapted:
         own = {"row_copies": self.kernel.row_copies, "data_checksum": self._checksum()}
+        if self.factors is not None:
+            own["anchor_powers"] = self.factors.powers
         return super().freeze(settings, starts, thin, **own | others)
 
     def finish(self, *args: Any, **found: Any) -> Adapted:
@@ -180,38 +204,48 @@ class RowsWarmUp(CurvatureWarmUp):
         return replace(chosen, data_checksum=self._checksum())
 
     def _checksum(self) -> int | None:
-        return self.kernel.checksum() if self.has_anchor else None
+        return self.kernel.checksum() if self.factors is not None else None
 
 
 def noise_covariance(
     gradients: RowGradients,
     metric: Metric,
     positions: np.ndarray,
-    anchor: np.ndarray | None,
+    anchor: np.ndarray,
+    factors: AnchorFactors | None,
     urn: np.ndarray | None,
     batch_size: int,
     rng: np.random.Generator,
-) -> np.ndarray:
+) -> tuple[np.ndarray, float]:
     """Estimate the covariance of L' times a batch's gradient over some points, shape (d, d).
 
-    Batches are drawn with replacement from ``urn`` (None: all rows are equally likely), and
-    ``anchor`` is that of the control variate.
+    Batches are drawn with replacement from ``urn`` (None: all rows are equally likely). The control
+    variate has ``factors`` of the gradients at its anchor; None if there is none. Also return the
+    largest variance, in z, along an element with a factor, averaged over the tenth of the points
+    where it is largest: it grows with the slope of such an element, too fast for a thermostat.
     """
     n_rows = gradients.n_rows
     if urn is None:
         urn = np.arange(gradients.n_at_hand)
-        factors = np.full(urn.size, float(n_rows))
+        one_by_q = np.full(urn.size, float(n_rows))
     else:
-        factors = len(urn) / np.bincount(urn, minlength=n_rows)  # 1 / q
+        one_by_q = len(urn) / np.bincount(urn, minlength=n_rows)
     total = np.zeros((gradients.size, gradients.size))
-    if anchor is not None:
+    if factors is not None:
         at_anchor = gradients.rows_of(anchor, len(positions) * ROWS_PER_POSITION)
+    alone = []
     for theta in positions:
         rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]
         each = gradients.rows(theta, rows)[1]
-        if anchor is not None:
-            each = each - at_anchor(rows)
-        each = metric.transposed_times(factors[rows, None] * each)
+        if factors is not None:
+            each = each - factors.at(theta, anchor) * at_anchor(rows)
+        each = one_by_q[rows, None] * each
+        alone.append(np.var(each, axis=0))
+        each = metric.transposed_times(each)
         each -= each.mean(axis=0)
         total += each.T @ each / (ROWS_PER_POSITION - 1)
-    return total / (len(positions) * batch_size)
+    largest = 0.0
+    if factors is not None and factors.powers.any():
+        tenth = np.sort(alone, axis=0)[-max(1, len(positions) // 10) :].mean(axis=0)
+        largest = float((tenth * metric.spread() ** 2)[factors.powers != 0].max()) / batch_size
+    return total / (len(positions) * batch_size), largest

@@ -200,6 +200,7 @@ class WarmUp:
         rows = kernel.source.rows
         common = {
             "anchor_gradient": np.zeros(starts.shape[1]),
+            "anchor_powers": np.zeros(starts.shape[1]),
             "row_copies": None,
             "largest_eigval": settings.largest_eigval,
             "smallest_eigval": settings.smallest_eigval,

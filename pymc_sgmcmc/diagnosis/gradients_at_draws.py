@@ -13,6 +13,7 @@ import numpy as np
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
+from pymc_sgmcmc.gradients.anchor_factors import AnchorFactors
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
@@ -125,6 +126,7 @@ class RowsAtDraws(AtDraws):
 
     def __call__(self, draws, exact=False):
         gradients, matrix, anchor = self.gradients, self.at.matrix, self.at.anchor
+        assert anchor is not None
         n_rows, (n, size) = gradients.n_rows, draws.shape
         rng = np.random.default_rng(0)
         batch_size = max(FEWEST_ROWS, self.row_gradients // (2 * n))
@@ -142,19 +144,24 @@ class RowsAtDraws(AtDraws):
         variances = np.zeros((2, size))
         at_anchor = gradients.rows_of(anchor, n * batch_size)
         compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
+        factors = AnchorFactors(gradients)
+        factors.choose(anchor, draws[sorted(compared)], rng)
         for k, theta in enumerate(draws):
             rows = urn[rng.integers(len(urn), size=batch_size)]
             scale = one_by_probability[rows, None]
             here = scale * gradients.rows(theta, rows)[1]
-            moved = here - scale * at_anchor(rows)
-            plain[k], change[k] = here.mean(axis=0), moved.mean(axis=0)
+            factor = factors.at(theta, anchor)
+            moved = here - factor * scale * at_anchor(rows)
+            plain[k] = here.mean(axis=0)
+            change[k] = moved.mean(axis=0) + factor * self.anchor_gradient
             if k in compared:
                 spread = [np.var(each @ matrix, axis=0, ddof=1) for each in (here, moved)]
                 variances += np.array(spread) / (batch_size * len(compared))
         method = f"{batch_size} random rows"
         if variances[1].sum() < variances[0].sum():
-            total = prior + self.anchor_gradient + change
-            return GradientsAtDraws(total @ matrix, variances[1], f"{method}, control variate")
+            return GradientsAtDraws(
+                (prior + change) @ matrix, variances[1], f"{method}, control variate"
+            )
         return GradientsAtDraws((prior + plain) @ matrix, variances[0], method)
 
     def with_rows(self, times):

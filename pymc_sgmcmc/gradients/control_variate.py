@@ -2,9 +2,10 @@ r"""Control variates: the gradient at a fixed anchor, exact, plus a batch's esti
 
 For an anchor a near the posterior's mean and a batch S of n of the N rows::
 
-    g(theta) = grad log prior(theta) + sum_i g_i(a) + N/n sum_{i in S} w_i (g_i(theta) - g_i(a))
+    g(theta) = grad log prior(theta) + sum_i f g_i(a) + N/n sum_{i in S} w_i (g_i(theta) - f g_i(a))
 
-with g_i the gradient of the log likelihood of row i.
+with g_i the gradient of the log likelihood of row i, and factors f that are 1 for most parameters
+(`anchor_factors.py`).
 
 The sum over all rows i is computed once; the noise of the rest shrinks as theta approaches a,
 whatever N is. w_i = 1 / (N q_i) are the weights of rows that are not drawn uniformly. Baker et al.
@@ -12,12 +13,15 @@ whatever N is. w_i = 1 / (N q_i) are the weights of rows that are not drawn unif
 """
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pytensor
+from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_sgmcmc.gradients.anchor_factors import LogSlope, bounded_ratio, log_slope
 from pymc_sgmcmc.gradients.source import GradientSource
 
 
@@ -31,31 +35,42 @@ class ControlVariate(GradientSource):
     """The anchor: one array per variable, in its shape."""
     anchor_gradient: list[SharedVariable] = field(kw_only=True)
     """Gradient of the log likelihood of all rows at the anchor, one array per variable."""
+    powers: list[SharedVariable] = field(kw_only=True)
+    """Powers of the factors of the gradient at the anchor, one array per variable; 0 for none."""
+    log_slopes: list[LogSlope | None] = field(kw_only=True)
+    """Differences of these are logs of the factors; None for variables without."""
 
     @classmethod
-    def of(cls, source: GradientSource) -> "ControlVariate":
+    def of(cls, source: GradientSource, model: Model) -> "ControlVariate":
         """Add a control variate to a source without latents; its anchor is set later."""
-        anchor, gradient = (
-            [
+        arrays: dict[str, Any] = {
+            name: [
                 pytensor.shared(np.zeros(shape, v.dtype), name=f"{what} of {v.name}", shape=shape)
                 for v, shape in zip(source.vars, source.shapes, strict=True)
             ]
-            for what in ("anchor", "gradient at the anchor")
-        )
-        own = {f.name: getattr(source, f.name) for f in fields(source)}
-        inputs = [(array, array.type(array.name)) for array in [*anchor, *gradient]]
+            for name, what in (
+                ("anchor", "anchor"),
+                ("anchor_gradient", "gradient at the anchor"),
+                ("powers", "power"),
+            )
+        }
+        own: dict[str, Any] = {f.name: getattr(source, f.name) for f in fields(source)}
+        inputs = [(array, array.type(array.name)) for part in arrays.values() for array in part]
         own["data"] = [*source.data, *inputs]
-        return cls(**own, anchor=anchor, anchor_gradient=gradient)
+        log_slopes = [log_slope(model, v) for v in source.vars]
+        return cls(**own, **arrays, log_slopes=log_slopes)
+
+    @property
+    def _own(self) -> list[SharedVariable]:
+        return [*self.anchor, *self.anchor_gradient, *self.powers]
 
     @property
     def model_data(self):
-        own = {*self.anchor, *self.anchor_gradient}
+        own = set(self._own)
         return [array for array in super().model_data if array not in own]
 
-    def set_anchor(self, anchor, likelihood_gradient):
-        for shared, value in zip(
-            [*self.anchor, *self.anchor_gradient], [*anchor, *likelihood_gradient], strict=True
-        ):
+    def set_anchor(self, anchor, likelihood_gradient, powers):
+        for shared, value in zip(self._own, [*anchor, *likelihood_gradient, *powers], strict=True):
             shared.set_value(np.asarray(value, shared.dtype))
 
     def at(self, theta, rows, constants, state, stream):
@@ -64,15 +79,19 @@ class ControlVariate(GradientSource):
         values = self._values(replace)
         anchor = {v: values[a] for v, a in zip(self.vars, self.anchor, strict=True)}
         there = self._evaluate({**replace, **anchor}, state={}, diagnostics=[])
+        factors = [
+            1.0 if of is None else bounded_ratio(of, x, anchor[v]) ** values[power]
+            for v, x, power, of in zip(self.vars, theta, self.powers, self.log_slopes, strict=True)
+        ]
         likelihood = [
-            values[whole] + (g - g_anchor)
-            for whole, g, g_anchor in zip(
-                self.anchor_gradient, here.likelihood, there.likelihood, strict=True
+            g + f * (values[whole] - g_anchor)
+            for whole, f, g, g_anchor in zip(
+                self.anchor_gradient, factors, here.likelihood, there.likelihood, strict=True
             )
         ]
         return here._replace(likelihood=likelihood)
 
     def _values(self, replace: dict) -> dict[SharedVariable, TensorVariable]:
         """Map each of the control variate's own arrays to its replacement."""
-        own = {*self.anchor, *self.anchor_gradient}
+        own = set(self._own)
         return {array: replace[variable] for array, variable in self.data if array in own}

@@ -150,11 +150,14 @@ class GradientSource:
         return False
 
     def set_anchor(
-        self, anchor: Sequence[np.ndarray], likelihood_gradient: Sequence[np.ndarray]
+        self,
+        anchor: Sequence[np.ndarray],
+        likelihood_gradient: Sequence[np.ndarray],
+        powers: Sequence[np.ndarray],
     ) -> None:
-        """Set the anchor and the gradient of the log likelihood there, one array per variable.
+        """Set the anchor, the gradient of the log likelihood there and the powers of its factors.
 
-        Only a source with a control variate uses them.
+        There is one array per variable. Only a source with a control variate uses them.
         """
 
     @property

@@ -145,6 +145,7 @@ def describe_adaptation(tree: DataTree, step: Any, tune: int, with_arrays: bool)
         ),
         "anchor": ("element", adapted.anchor),
         "anchor_gradient": ("element", adapted.anchor_gradient),
+        "anchor_powers": ("element", adapted.anchor_powers),
         "noise": ("z", adapted.noise),
         "thermostat_predicted": ("z", adapted.friction),
     }

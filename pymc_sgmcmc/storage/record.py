@@ -15,7 +15,7 @@ from pymc_sgmcmc.storage.metadata import refuse_foreign_names
 
 _log = logging.getLogger("pymc.sgmcmc")
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format that this version writes and reads."""
 FOLDER = ".sampler"
 """Folder of a store that contains everything except draws."""

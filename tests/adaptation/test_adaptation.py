@@ -19,6 +19,7 @@ from pytensor.graph.replace import clone_replace
 from samplers import KickFirst
 from scipy.optimize import minimize
 from scipy.special import expit, polygamma
+from scipy.stats import truncnorm
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted import Adapted
@@ -75,6 +76,33 @@ def test_default_call_where_the_posterior_is_far_steeper_than_on_average():
         idata = sgm.sample(random_seed=1, progressbar=False)
     assert_right(idata, target.truth())
     assert idata["diagnosis"].attrs["verdict"] == "ok"
+
+
+@pytest.mark.slow(15)
+def test_positive_coefficients_near_zero():
+    """Their gradients by log b vary as b, in a batch as at the anchor; without that factor a draw
+    takes 600 updates. With orthogonal columns they are independent truncated normals.
+    """
+    rng = np.random.default_rng(5)
+    X = np.linalg.qr(rng.normal(size=(5000, 4)))[0] * np.sqrt(5000)
+    at_least = np.array([0.3, 0.02, 0.0, -0.01])  # means without the bound; their sds are 1 / 71
+    y = rng.normal(size=5000)
+    y += X @ (at_least - X.T @ y / 5000)
+    with pm.Model():
+        b = pm.HalfNormal("b", 1, shape=4)
+        pm.Normal("y", X @ b, 1, observed=y)
+        idata = sgm.sample(random_seed=1, ess=1000, progressbar=False, compile_kwargs=JAX)
+    assert idata["diagnosis"].attrs["verdict"] == "ok"
+    assert json.loads(idata.posterior.attrs["adaptation"])["thin"] < 100
+    found = idata.posterior["b"]
+    mean, sd = 5000 * at_least / 5001, 5001**-0.5
+    law = truncnorm(-mean / sd, np.inf, mean, sd)
+    exact = law.rvs((1_000_000, 4), random_state=1)
+    # 1000 effective draws: four standard errors of a mean and of an sd, in sds.
+    for draws, right in ((found, exact), (np.log(found), np.log(exact))):
+        off = (draws.mean(("chain", "draw")) - right.mean(axis=0)) / right.std(axis=0)
+        assert abs(off).max() < 4 * 0.032
+        np.testing.assert_allclose(draws.std(("chain", "draw")), right.std(axis=0), rtol=4 * 0.035)
 
 
 @pytest.mark.slow(20)
@@ -694,7 +722,8 @@ def test_nuts_is_recommended_where_all_rows_are_used(caplog):
 def test_burn_in_is_five_autocorrelation_times(ess_per_draw, predictions_only, burn_in):
     chosen = Adapted(
         metric="dense", scaling=[], anchor=np.zeros(1), anchor_gradient=np.zeros(1),
-        row_copies=None, noise=np.zeros(1), friction=np.zeros(1), starts=np.zeros((1, 1)),
+        anchor_powers=np.zeros(1), row_copies=None, noise=np.zeros(1),
+        friction=np.zeros(1), starts=np.zeros((1, 1)),
         largest_eigval=1.0, smallest_eigval=1.0, step_size=0.2, thin=5, batch_size=10, windows=2,
         ess_per_draw=ess_per_draw, passes_per_draw=1.0, data_passes=1.0, n_rows=100,
         predictions_only=predictions_only,

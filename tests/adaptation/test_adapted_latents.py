@@ -103,7 +103,8 @@ def known_step():
     L = np.linalg.cholesky(COVARIANCE)
     noise = np.diag(L.T @ posterior_moments()[1] @ L)
     known = Adapted(
-        metric="dense", scaling=[L], anchor=MEAN, anchor_gradient=np.zeros(D), row_copies=None,
+        metric="dense", scaling=[L], anchor=MEAN, anchor_gradient=np.zeros(D),
+        anchor_powers=np.zeros(D), row_copies=None,
         noise=noise, friction=1 + 0.02 * noise / 2, starts=MEAN[None], largest_eigval=1.0,
         smallest_eigval=1.0, step_size=0.02, thin=5, batch_size=128, windows=1, ess_per_draw=0.1,
         passes_per_draw=1.0, data_passes=0.0, n_rows=N,

@@ -6,6 +6,7 @@ import pytest
 from scipy.special import expit
 
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
+from pymc_sgmcmc.gradients.anchor_factors import AnchorFactors
 from pymc_sgmcmc.gradients.metric import Dense
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 
@@ -46,7 +47,7 @@ def test_nearly_the_least_variance_where_columns_are_rare():
         X[rng.choice(N, n, replace=False), 3 + j] = 1
     y = rng.binomial(1, expit(X @ np.r_[-1, 0.5, -0.5, rng.normal(size=len(n_nonzero))]))
     gradients, mode, metric = logistic(X, y)
-    weights = RowWeights(gradients)
+    weights = RowWeights(gradients, AnchorFactors(gradients))
     weights.see(mode, metric, rng)
     q = weights.copies / weights.copies.sum()
     points = mode + metric.times(rng.normal(size=(300, len(mode))))
@@ -63,7 +64,7 @@ def test_even_rows_are_drawn_alike():
     rng = np.random.default_rng(9)
     X = np.column_stack([np.ones(N), rng.choice([-1.0, 1.0], N)])
     gradients, mode, metric = logistic(X, rng.binomial(1, 0.5, size=N))
-    weights = RowWeights(gradients)
+    weights = RowWeights(gradients, AnchorFactors(gradients))
     weights.see(mode, metric, rng)
     assert weights.copies is None
     assert weights.passes == 5
@@ -79,7 +80,7 @@ def test_gradients_that_are_infinite_far_away():
     gradients = RowGradients(model, model.value_vars, compile_kwargs={"mode": "JAX"})
     metric = Dense([()])
     metric.set(np.array([[1.0]]))
-    weights = RowWeights(gradients)
+    weights = RowWeights(gradients, AnchorFactors(gradients))
     weights.see(np.zeros(1), metric, np.random.default_rng(1))
     assert weights.copies.min() >= 1
     assert weights.copies[-1] == weights.copies.max()

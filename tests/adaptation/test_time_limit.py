@@ -17,7 +17,8 @@ from pymc_sgmcmc.adaptation.warm_up_progress import WarmUpProgress, warm_ups
 PYTHON = {"mode": Mode("py", "fast_compile")}
 CHOSEN = Adapted(
     metric="dense", scaling=[], anchor=np.zeros(1), anchor_gradient=np.zeros(1),
-    row_copies=None, noise=np.zeros(1), friction=np.zeros(1), starts=np.zeros((1, 1)),
+    anchor_powers=np.zeros(1), row_copies=None, noise=np.zeros(1),
+    friction=np.zeros(1), starts=np.zeros((1, 1)),
     largest_eigval=1.0, smallest_eigval=1.0, step_size=0.2, thin=100, batch_size=10, windows=2,
     ess_per_draw=0.5, passes_per_draw=2.0, data_passes=1.0, n_rows=100,
 )  # fmt: skip

@@ -29,6 +29,7 @@ Y = RNG.random(N) < 0.4
 COPIES = RNG.integers(1, 6, size=N)
 ANCHOR = [RNG.normal(size=3), RNG.normal(size=2), np.array(0.3)]
 THETA = [a + 0.5 * RNG.normal(size=a.shape) for a in ANCHOR]
+POWERS = [np.zeros(3), np.zeros(2), np.array(1.0)]
 SHIFTED = dict(zip(["a", "w", "s_log__"], THETA, strict=True))
 
 
@@ -85,9 +86,9 @@ def estimated(exact):
     model = logistic()
     weights = pytensor.shared(np.ones(N), name="row weights", shape=(None,))
     plain = gradient_source(model, list(model.value_vars), batch_size=BATCH, row_weights=weights)
-    source = ControlVariate.of(plain)
+    source = ControlVariate.of(plain, model)
     _, _, there = exact(ANCHOR, None)
-    source.set_anchor(ANCHOR, [there[:3], there[3:5], there[5]])
+    source.set_anchor(ANCHOR, [there[:3], there[3:5], there[5]], POWERS)
     return Evaluated(source)
 
 
@@ -174,8 +175,8 @@ def kernel_of(copies, mode=PYTHON):
     model = logistic()
     weights = pytensor.shared(np.ones(N), name="row weights", shape=(None,))
     plain = gradient_source(model, list(model.value_vars), batch_size=BATCH, row_weights=weights)
-    source = ControlVariate.of(plain)
-    source.set_anchor(ANCHOR, [np.full(3, 0.1), np.full(2, 0.2), np.array(0.3)])
+    source = ControlVariate.of(plain, model)
+    source.set_anchor(ANCHOR, [np.full(3, 0.1), np.full(2, 0.2), np.array(0.3)], POWERS)
     [sampler] = [s for s in SAMPLERS if s.step is sgm.MSGNHT_S]
     kernel = Kernel(
         "MSGNHT_S", model, source, sampler.algorithm(), Constant(0.02), 4, True, {"mode": mode}

@@ -131,11 +131,12 @@ def kernel_of(sampler_name, metric, mode, h, thin=10):
     algorithm = sampler.algorithm()
     model = TARGET.model()
     source = ControlVariate.of(
-        gradient_source(model, list(model.value_vars), batch_size=TARGET.batch_size)
+        gradient_source(model, list(model.value_vars), batch_size=TARGET.batch_size), model
     )
     # A third of a posterior sd off the mean: the anchor's gradient matters.
     anchor = TARGET.mean + 0.3 * np.sqrt(np.diag(TARGET.covariance))
-    source.set_anchor(split(anchor), split(TARGET.likelihood_gradient(anchor)))
+    gradient = TARGET.likelihood_gradient(anchor)
+    source.set_anchor(split(anchor), split(gradient), split(np.zeros_like(anchor)))
     options = {"mode": mode}
     kernel = Kernel(
         sampler_name, model, source, algorithm, Constant(h), thin, True, options, metric
