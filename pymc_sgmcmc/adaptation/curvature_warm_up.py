@@ -265,8 +265,14 @@ class CurvatureWarmUp(WarmUp):
         noise = self.noise(k)
         variances, largest, smallest = self.metric.fit_to_noise(noise, self.matrix)
         variances = np.maximum(variances, 0.0)
-        most = np.maximum(variances, self.noise_in_tails * (variances == variances.max()))
-        chosen = pace(self.kernel.algorithm, most, self.target_bias, largest, smallest)
+        chosen = pace(
+            self.kernel.algorithm,
+            variances,
+            self.target_bias,
+            largest,
+            smallest,
+            self.noise_in_tails,
+        )
         if k < 2:
             chosen = chosen.slower(0.5)
         if steepest := self.steepest():

@@ -36,6 +36,9 @@ FEW_ROWS_PER_PARAMETER, MOST_COLOURS = 20, 60
 which it is too costly to replace them by a Hessian."""
 DIFFERENCE = 0.1
 """Distance, in standard deviations, between gradients whose difference gives a row of a Hessian."""
+VARIED, MOST_VARIED = 0.5, 20
+"""log ratio of the slope of a transformed element above which its curvature in the tail is found,
+and largest number of such elements."""
 NOISY = 2.0
 """Noise above which rows are weighted again after the first window."""
 
@@ -142,21 +145,10 @@ class RowsWarmUp(CurvatureWarmUp):
         return noise
 
     def steepest(self) -> float:
-        """Return the largest curvature along a transformed element, where its slope is largest.
-
-        A positive coefficient x = log b has the curvature b^2 times that of b.
-        """
         if self.factors is None or self.past is None or not self.factors.is_possible.any():
             return 0.0
         objective, spread = self.objective_of_steep_rows(), self.metric.spread()
-        slopes, largest = self.factors.changes(self.past, self.anchor), 0.0
-        for j in np.flatnonzero(self.factors.is_possible):
-            theta = self.past[slopes[:, j].argmax()]
-            move = 0.1 * DIFFERENCE * spread[j] * (np.arange(len(theta)) == j)
-            both = [objective.at(theta + sign * move).gradient[j] for sign in (-1, 1)]
-            curvature = (both[1] - both[0]) / (2 * move[j]) * spread[j] ** 2
-            largest = max(largest, float(np.nan_to_num(curvature)))
-        return largest
+        return curvature_in_tails(objective, self.factors, self.past, self.anchor, spread)
 
     def _covariance(self) -> np.ndarray:
         """Return the covariance of a batch's gradient in z, shape (d, d)."""
@@ -233,6 +225,7 @@ def noise_covariance(
     total = np.zeros((gradients.size, gradients.size))
     if factors is not None:
         at_anchor = gradients.rows_of(anchor, len(positions) * ROWS_PER_POSITION)
+    has_factor = np.zeros(gradients.size, bool) if factors is None else factors.powers != 0
     alone = []
     for theta in positions:
         rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]
@@ -240,12 +233,35 @@ def noise_covariance(
         if factors is not None:
             each = each - factors.at(theta, anchor) * at_anchor(rows)
         each = one_by_q[rows, None] * each
-        alone.append(np.var(each, axis=0))
+        alone.append(np.var(each[:, has_factor], axis=0))
         each = metric.transposed_times(each)
         each -= each.mean(axis=0)
         total += each.T @ each / (ROWS_PER_POSITION - 1)
+    tenth = np.sort(alone, axis=0)[-max(1, len(positions) // 10) :].mean(axis=0)
+    in_tails = tenth * metric.spread()[has_factor] ** 2
+    return total / (len(positions) * batch_size), in_tails.max(initial=0.0) / batch_size
+
+
+def curvature_in_tails(
+    objective: Objective,
+    factors: AnchorFactors,
+    points: np.ndarray,
+    anchor: np.ndarray,
+    spread: np.ndarray,
+) -> float:
+    """Return the largest curvature along a transformed element where its slope is largest; or 0.
+
+    A positive coefficient x = log b has the curvature b^2 times that of b. It is in units of 1 /
+    ``spread``^2, and only for elements whose slope varies much over the points.
+    """
+    ratios = factors.log_ratios(points, anchor)
+    of_element = ratios.max(axis=0)
+    varied = [j for j in np.argsort(-of_element)[:MOST_VARIED] if of_element[j] > VARIED]
     largest = 0.0
-    if factors is not None and factors.powers.any():
-        tenth = np.sort(alone, axis=0)[-max(1, len(positions) // 10) :].mean(axis=0)
-        largest = float((tenth * metric.spread() ** 2)[factors.powers != 0].max()) / batch_size
-    return total / (len(positions) * batch_size), largest
+    for j in varied:
+        theta = points[ratios[:, j].argmax()]
+        move = 0.1 * DIFFERENCE * spread[j] * (np.arange(len(theta)) == j)
+        below, above = (objective.at(theta + sign * move).gradient[j] for sign in (-1, 1))
+        curvature = (above - below) / (2 * move[j]) * spread[j] ** 2
+        largest = max(largest, float(np.nan_to_num(curvature)))
+    return largest

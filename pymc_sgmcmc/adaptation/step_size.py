@@ -55,13 +55,15 @@ def pace(
     target_bias: float,
     largest: float = 1.0,
     smallest: float = 1.0,
+    in_tails: float = 0.0,
 ) -> Pace:
     """Choose the step size in z for noise of these variances along its axes.
 
     ``target_bias`` is the tolerated relative error of a standard deviation; ``largest`` and
-    ``smallest`` are eigenvalues of the curvature in z.
+    ``smallest`` are eigenvalues of the curvature in z; ``in_tails`` is the largest noise where that
+    is far larger than on average.
     """
-    most_noise, mean = max(float(noise.max()), 1e-12), float(noise.mean())
+    most_noise, mean = max(float(noise.max()), in_tails, 1e-12), float(noise.mean())
     if algorithm.dynamics == "langevin":
         h = min(1 / largest, 8 * target_bias / (largest + most_noise))
         return Pace(h, 2 / (h * smallest))

@@ -115,6 +115,7 @@ class RowsAtDraws(AtDraws):
     def __init__(self, gradients: RowGradients, at: Coordinates):
         super().__init__(gradients, at)
         assert at.anchor is not None
+        self.factors = AnchorFactors(gradients)
         self.anchor_gradient = gradients.likelihood(at.anchor, scatter=False).gradient
         if at.anchor_gradient is not None:
             off = (at.anchor_gradient - self.anchor_gradient) @ at.matrix
@@ -144,13 +145,12 @@ class RowsAtDraws(AtDraws):
         variances = np.zeros((2, size))
         at_anchor = gradients.rows_of(anchor, n * batch_size)
         compared = set(np.linspace(0, n - 1, COMPARED).astype(int).tolist())
-        factors = AnchorFactors(gradients)
-        factors.choose(anchor, draws[sorted(compared)], rng)
+        self.factors.choose(anchor, draws[sorted(compared)], rng)
         for k, theta in enumerate(draws):
             rows = urn[rng.integers(len(urn), size=batch_size)]
             scale = one_by_probability[rows, None]
             here = scale * gradients.rows(theta, rows)[1]
-            factor = factors.at(theta, anchor)
+            factor = self.factors.at(theta, anchor)
             moved = here - factor * scale * at_anchor(rows)
             plain[k] = here.mean(axis=0)
             change[k] = moved.mean(axis=0) + factor * self.anchor_gradient

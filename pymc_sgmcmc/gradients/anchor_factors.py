@@ -50,9 +50,9 @@ def log_slope(model: Model, value: TensorVariable) -> LogSlope | None:
     return of if all(v is x or isinstance(v, Constant) for v in leaves) else None
 
 
-def bounded_ratio(of: LogSlope, x: TensorVariable, anchor: TensorVariable) -> TensorVariable:
-    """Return |b'(x) / b'(anchor)|, at most `LARGEST`."""
-    return pt.exp(pt.minimum(of(x) - of(anchor), np.log(LARGEST).astype(x.dtype)))
+def log_ratio(slope: LogSlope, x: TensorVariable, anchor: TensorVariable) -> TensorVariable:
+    """Return log |b'(x) / b'(anchor)|, at most that of `LARGEST`."""
+    return pt.minimum(slope(x) - slope(anchor), np.log(LARGEST).astype(x.dtype))
 
 
 class AnchorFactors:
@@ -63,13 +63,15 @@ class AnchorFactors:
         variables, sizes = gradients.source.vars, [p.stop - p.start for p in gradients.parts]
         slopes = [log_slope(gradients.model, v) for v in variables]
         possible = np.repeat([slope is not None for slope in slopes], sizes)
-        self._log_slopes: Callable | None = None
+        self._log_ratios: Callable | None = None
         if possible.any():
+            anchor = [pt.tensor(dtype=v.dtype, shape=v.type.shape) for v in variables]
             points = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables]
-            of = [
-                pt.zeros_like(x) if f is None else f(x) for x, f in zip(points, slopes, strict=True)
+            ratios = [
+                pt.zeros_like(x) if slope is None else log_ratio(slope, x, a)
+                for slope, x, a in zip(slopes, points, anchor, strict=True)
             ]
-            self._log_slopes = python_function(points, of)
+            self._log_ratios = python_function([*points, *anchor], ratios)
         self.is_possible = possible
         """Which elements may have a factor, shape (d,)."""
         self.powers = np.zeros(gradients.size)
@@ -79,7 +81,7 @@ class AnchorFactors:
         """Return the factors at points, shape (..., d)."""
         if not self.powers.any():
             return np.ones_like(points)
-        return np.exp(self.powers * self.changes(points, anchor))
+        return np.exp(self.powers * self.log_ratios(points, anchor))
 
     def choose(self, anchor: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> float:
         """Choose the powers with which rows' gradients change least from the anchor to points.
@@ -93,16 +95,14 @@ class AnchorFactors:
         for theta in points:
             rows = rng.integers(self.gradients.n_at_hand, size=ROWS)
             here, there = (self.gradients.rows(p, rows)[1] for p in (theta, anchor))
-            slope = self.changes(theta, anchor)
-            changes += [np.var(here - np.exp(k * slope) * there, axis=0) for k in POWERS]
+            ratio = np.exp(self.log_ratios(theta, anchor))
+            changes += [np.var(here - ratio**k * there, axis=0) for k in POWERS]
         self.powers = np.where(self.is_possible, np.array(POWERS)[changes.argmin(axis=0)], 0.0)
         return 2 * len(points) * ROWS / self.gradients.n_rows
 
-    def changes(self, points: np.ndarray, anchor: np.ndarray) -> np.ndarray:
-        """Return log |b' / b'(a)| at points, at most that of `LARGEST`, shape (..., d)."""
-        assert self._log_slopes is not None
-        both = np.concatenate([anchor[None], points.reshape(-1, len(anchor))])
-        arrays = self._log_slopes(*self.gradients.split(both))
-        log_slopes = np.concatenate([a.reshape(len(both), -1) for a in arrays], axis=1)
-        change = np.minimum(log_slopes[1:] - log_slopes[0], np.log(LARGEST))
-        return change.reshape(points.shape)
+    def log_ratios(self, points: np.ndarray, anchor: np.ndarray) -> np.ndarray:
+        """Return `log_ratio` at points, shape (..., d); 0 for elements without slopes."""
+        assert self._log_ratios is not None
+        split = self.gradients.split
+        arrays = self._log_ratios(*split(points.reshape(-1, len(anchor))), *split(anchor))
+        return np.concatenate([a.reshape(len(a), -1) for a in arrays], axis=1).reshape(points.shape)

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.gradients.anchor_factors import LogSlope, bounded_ratio, log_slope
+from pymc_sgmcmc.gradients.anchor_factors import LogSlope, log_ratio, log_slope
 from pymc_sgmcmc.gradients.source import GradientSource
 
 
@@ -38,7 +39,7 @@ class ControlVariate(GradientSource):
     powers: list[SharedVariable] = field(kw_only=True)
     """Powers of the factors of the gradient at the anchor, one array per variable; 0 for none."""
     log_slopes: list[LogSlope | None] = field(kw_only=True)
-    """Differences of these are logs of the factors; None for variables without."""
+    """Slopes of the transforms, one per variable; None for variables without factors."""
 
     @classmethod
     def of(cls, source: GradientSource, model: Model) -> "ControlVariate":
@@ -80,8 +81,10 @@ class ControlVariate(GradientSource):
         anchor = {v: values[a] for v, a in zip(self.vars, self.anchor, strict=True)}
         there = self._evaluate({**replace, **anchor}, state={}, diagnostics=[])
         factors = [
-            1.0 if of is None else bounded_ratio(of, x, anchor[v]) ** values[power]
-            for v, x, power, of in zip(self.vars, theta, self.powers, self.log_slopes, strict=True)
+            1.0 if slope is None else pt.exp(values[power] * log_ratio(slope, x, anchor[v]))
+            for v, x, power, slope in zip(
+                self.vars, theta, self.powers, self.log_slopes, strict=True
+            )
         ]
         likelihood = [
             g + f * (values[whole] - g_anchor)
