@@ -43,6 +43,7 @@ IMPORTANCE = "tests/latents/test_importance.py"
 COMPLETION = "tests/evaluation/test_evaluation.py -k completion"
 FRESH = "tests/samplers/test_samplers.py -k fresh"
 EXACT = "tests/gradients/test_local.py -k exact"
+POTENTIALS = "tests/gradients/test_potentials.py"
 TOUCHED = "tests/gradients/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)"
@@ -56,6 +57,15 @@ MUTATIONS = [
              "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature) * dt", SAMPLERS),
     Mutation("noise: wrong power of D", "samplers/splitting.py", NOISE,
              "sd = dynamics.diffusion * pt.sqrt(2 * dynamics.temperature * dt)", SAMPLERS),
+    Mutation("potentials: minus before a sum forgotten", "gradients/potentials.py",
+             "return node.op(*inputs)", "return found[0]", POTENTIALS),
+    Mutation("potentials: factors that depend on data", "gradients/potentials.py",
+             "len(found) == 1 and not leaf_arrays(others, [])", "len(found) == 1", POTENTIALS),
+    Mutation("potentials: priors of neighbours sliced", "gradients/potentials.py",
+             "if not indices:", "if False:", POTENTIALS),
+    Mutation("potentials: effects that they look up are not counted",
+             "gradients/local_variables.py", "ancestors([*model.observed_RVs, *model.potentials])",
+             "ancestors(model.observed_RVs)", POTENTIALS),
     Mutation("effects: modes do not follow the prior", "integration/prior_following.py",
              "modes + (scores + gradient) / curvature", "modes",
              "tests/integration/test_integration.py -k follow"),

@@ -32,6 +32,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.potentials import elements_of, values_of
 from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized, with_plain_scalars
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
@@ -207,7 +208,7 @@ def batched_terms(
         if named_dims:
             parts.append((potential, with_captured(_full_term(model, potential)), axis))
         else:
-            parts.append((potential, for_batch(potential, batch_values), axis))
+            parts.append((potential, for_batch(elements_of(potential), batch_values), axis))
     if not sliced:
         shown = ", ".join(f"'{var.name}'" for var in variables)
         raise ValueError(
@@ -271,16 +272,15 @@ def of_size(rv: Variable, size: tuple) -> Variable:
 
 def _full_term(model: pm.Model, var: Variable) -> TensorVariable:
     if var in model.potentials:
-        [full] = model.replace_rvs_by_values([var])
-    else:
-        [full] = model.logp(vars=[var], sum=False, jacobian=False)
+        return values_of(model, elements_of(var))
+    [full] = model.logp(vars=[var], sum=False, jacobian=False)
     return full
 
 
 def _row_axis_of_potential(model: pm.Model, potential: Variable, row_axis: RowAxis) -> int:
     if potential.name in model.named_vars_to_dims:
         return dims_of(model, potential).index(row_axis.name)
-    return shape_of(potential).index(row_axis.length)
+    return shape_of(elements_of(potential)).index(row_axis.length)
 
 
 def _runs_along(
@@ -294,8 +294,9 @@ def _runs_along(
             f"The potential '{potential.name}' depends on a latent variable: pass dims= to show "
             f"which of its axes runs along {row_axis}."
         )
-    if potential.ndim == 0 or all(
+    elements = elements_of(potential)
+    if elements.ndim == 0 or all(
         sliced_axis(model, array, row_axis) is None for array in arrays_of(model, potential)
     ):
         return False
-    return row_axis.length in shape_of(potential)
+    return row_axis.length in shape_of(elements)

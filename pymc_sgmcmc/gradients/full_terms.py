@@ -36,9 +36,9 @@ def message_of(terms: Sequence[FullTerm]) -> str:
     listed = ", ".join(f"'{term.name}' ({term.n_rows} rows of data)" for term in terms)
     potentials = [f"'{term.name}'" for term in terms if term.is_potential]
     remedy = (
-        " A potential is evaluated for the rows of a batch only if it has an element for each of "
-        f"them; rows of its own need an observed variable: write {', '.join(potentials)} as a "
-        "pm.CustomDist with observed=."
+        " A potential has batches only if it is a vector, or the sum of one, whose elements are "
+        f"computed row by row from data: write {', '.join(potentials)} so, or as a pm.CustomDist "
+        "with observed=."
     )
     return (
         f"Outside the batches, every update evaluates all of {listed}. The number of passes "

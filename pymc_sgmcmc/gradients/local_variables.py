@@ -49,10 +49,10 @@ GROUPS_PER_BATCH = 4
 
 
 def n_looked_up(model: pm.Model) -> int:
-    """Count the elements of free variables that observed variables look up by index."""
+    """Count the elements of free variables that terms of the likelihood look up by index."""
     arrays = [
         v.owner.inputs[0]
-        for v in ancestors(model.observed_RVs)
+        for v in ancestors([*model.observed_RVs, *model.potentials])
         if v.owner is not None and isinstance(v.owner.op, AdvancedSubtensor)
     ]
     free = model.free_RVs

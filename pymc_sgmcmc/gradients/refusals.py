@@ -98,15 +98,16 @@ def potentials_without_dims(model: pm.Model) -> ValueError:
     if not with_axes:
         names = ", ".join(f"'{p.name}'" for p in model.potentials)
         return ValueError(
-            f"No observation dim found: the model has no observed variable, and {names} no axis. "
-            "Leave out the sum over the rows and pass dims= to pm.Potential, with the dim of the "
-            f"rows. {ALL_ROWS}"
+            f"No observation dim found: the model has no observed variable, and {names} is no sum "
+            "over rows of data. Pass the terms of the rows to pm.Potential, or their sum, "
+            f"computed row by row from arrays with as many rows. {ALL_ROWS}"
         )
     shown = ", ".join(f"'{p.name}' (shape {shape_of(p)})" for p in with_axes)
     return ValueError(
-        "No observation dim found: the model has no observed variable, and no potential with "
-        f"dims=. Pass dims= to pm.Potential for {shown}, with the dim of the rows, and to the "
-        f"pm.Data of its rows if these have several axes of that length. {ALL_ROWS}"
+        "No observation dim found: the model has no observed variable, and no potential that is "
+        "computed row by row from arrays with as many rows. Pass dims= to pm.Potential for "
+        f"{shown}, with the dim of the rows, and to the pm.Data of its rows if these have several "
+        f"axes of that length. {ALL_ROWS}"
     )
 
 

@@ -17,6 +17,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.potentials import Key, with_rows_of_their_own
 from pymc_sgmcmc.gradients.refusals import (
     ALL_ROWS,
     advice_on_table,
@@ -33,9 +34,6 @@ noise would cost more than they do."""
 FEW_BESIDE = 10
 """Smallest ratio of another likelihood's rows to few rows at which the few are all used at each
 update."""
-
-type Key = tuple[str | None, int]
-"""Name, if it has one, and length of a dimension."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +82,6 @@ def _named_axes(model: pm.Model, rv: Variable) -> list[Key]:
     return list(zip(names, shape, strict=True))
 
 
-def _axes_of_potential(model: pm.Model, potential: Variable) -> list[tuple[str | None, int]]:
-    dims = dims_of(model, potential)
-    if None in dims:
-        return list(zip(dims, shape_of(potential), strict=True))
-    lengths = evaluate(*(model.dim_lengths[dim] for dim in dims))
-    return [(dim, int(n)) for dim, n in zip(dims, lengths, strict=True)]
-
-
 def refuse_missing(model: pm.Model) -> None:
     """Raise an error for observed variables that PyMC has split in two."""
     for rv in model.observed_RVs:
@@ -138,6 +128,7 @@ def find_row_axis(
 def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
     """Find the dimensions of the rows, several if likelihoods have their own rows."""
     axes = _labelled_axes(model)
+    axes |= with_rows_of_their_own(model, axes)
     keys = _own_rows(model, axes) if minibatch_dim is None else []
     if not keys:
         return [find_row_axis(model, minibatch_dim)]
@@ -165,9 +156,8 @@ def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
     """Return name and length of the axes of each variable that may have rows."""
     _refuse_unsuitable(model)
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
-    if not axes:  # a likelihood written as potentials with dims=
-        named = [p for p in model.potentials if p.name in model.named_vars_to_dims]
-        axes = {p: _axes_of_potential(model, p) for p in named}
+    if not axes:  # a likelihood written as potentials
+        axes = with_rows_of_their_own(model, {})
     if not axes and model.observed_RVs:
         names = ", ".join(f"'{rv.name}'" for rv in model.observed_RVs)
         raise NoRowAxis(

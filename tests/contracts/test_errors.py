@@ -251,8 +251,12 @@ def test_a_table_with_effects_across_its_few_rows_is_advised_the_long_form(peopl
 
 
 LIKELIHOODS = {
-    "no dims": (lambda mu: -((mu - REAL) ** 2), {}, r"Pass dims=.* for 'term' \(shape \(23,\)\)"),
-    "a sum": (lambda mu: -((mu - REAL) ** 2).sum(), {}, "'term' no axis. Leave out the sum.*dims="),
+    "a running sum": (
+        lambda mu: pt.cumsum(-((mu - REAL) ** 2)),
+        {},
+        r"Pass dims=.* for 'term' \(shape \(23,\)\)",
+    ),
+    "a mean": (lambda mu: -((mu - REAL) ** 2).mean(), {}, "'term' is no sum over rows of data"),
     "added up by index": (
         lambda mu: pt.inc_subtensor(pt.zeros(4)[GROUP], -((mu - REAL) ** 2)),
         {"dims": "group"},
