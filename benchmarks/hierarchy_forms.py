@@ -5,7 +5,8 @@
 
 Writes benchmarks/results/hierarchy_forms.txt. Each form has 300 groups with 3 to 11 rows, about
 2000 in all, and runs in its own process. Effects have priors of many families, and enter the
-likelihood in several places or of several groups at once; some belong to single rows. NUTS is
+likelihood in several places or of several groups at once; some belong to single rows, or rows of
+two kinds look them up. NUTS is
 PyMC's, with 4 chains of 1000 draws after 1000 of tuning. The column "integrated" names the effects
 that are integrated out.
 """
@@ -299,6 +300,40 @@ def growth(d: Rows) -> None:
     pm.Normal("y", curve, pm.HalfNormal("s"), observed=y)
 
 
+def two_kinds(d: Rows) -> None:
+    """Whether there is an amount, for all rows, and the amount where there is one."""
+    a = d.rng.normal(0, 0.8, GROUPS)[d.group]
+    some = d.rng.random(d.n) < logistic(0.3 + a + 0.5 * d.x)
+    y, of_some, x = d.rng.normal(1 + 0.7 * a + 0.3 * d.x, 0.5)[some], d.group[some], d.x[some]
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)
+    logit = pm.Normal("p") + e[d.group] + pm.Normal("b") * d.x
+    pm.Bernoulli("any", logit_p=logit, observed=some.astype(int))
+    mean = pm.Normal("m") + pm.HalfNormal("c", 1) * e[of_some] + pm.Normal("b2") * x
+    pm.Normal("amount", mean, pm.HalfNormal("s", 1), observed=y)
+
+
+def visits_and_times(d: Rows) -> None:
+    """Values of persons at their visits, and for each person a time that may be censored."""
+    a = d.rng.normal(0, 0.8, GROUPS)
+    y = d.rng.normal(1 + a[d.group] + 0.5 * d.x, 0.6)
+    time = d.rng.exponential(np.exp(0.5 - 0.6 * a))
+    e = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=GROUPS)
+    mean = pm.Normal("m") + e[d.group] + pm.Normal("b") * d.x
+    pm.Normal("y", mean, pm.HalfNormal("s", 1), observed=y)
+    log_rate = pm.Normal("r") + pm.Normal("c") * e
+    log_density = (time < 3) * log_rate - pm.math.exp(log_rate) * np.minimum(time, 3)
+    pm.Potential("time", log_density.sum())
+
+
+def weighted_rows(d: Rows) -> None:
+    """Each row stands for several, of which the potential is the sum."""
+    y = d.rng.binomial(1, logistic(d.rng.normal(0.3, 0.8, GROUPS)[d.group] + 0.5 * d.x))
+    weight = d.rng.integers(1, 4, d.n)
+    e = pm.Normal("a", pm.Normal("m"), pm.HalfNormal("tau", 1), shape=GROUPS)
+    rows = pm.Bernoulli.dist(logit_p=e[d.group] + pm.Normal("b") * d.x)
+    pm.Potential("y", (weight * pm.logp(rows, y)).sum())
+
+
 FORMS: dict[str, Callable[[Rows], None]] = {
     form.__name__: form
     for form in (
@@ -307,6 +342,7 @@ FORMS: dict[str, Callable[[Rows], None]] = {
         *(home_and_away, walk, scales_of_rows, beta_binomial_rows, rows_and_groups),
         *(two_measurements, lognormal_rows),
         *(horseshoe, item_response, groups_and_process, ordered, softmax, hurdle, growth),
+        *(two_kinds, visits_and_times, weighted_rows),
     )
 }
 COLUMNS = {

@@ -125,6 +125,42 @@ def dose(n_groups):
     return model, shared, {"half": half, "slope": slope, "top": top}
 
 
+def two_kinds(n_groups):
+    """Whether there is an amount, in ten rows a group, and the amount where there is one."""
+    rng = np.random.default_rng(9)
+    group, x = np.repeat(np.arange(n_groups), 10), rng.normal(size=10 * n_groups)
+    effects = rng.normal(0, 0.6, n_groups)
+    some = rng.random(len(x)) < 1 / (1 + np.exp(-(effects[group] + 0.5 * x)))
+    own = group[some]
+    amount = rng.normal(1 + 0.7 * effects[own] + 0.3 * x[some], 0.5)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=n_groups)
+        logit = pm.Normal("m0") + a[group] + pm.Normal("b0") * x
+        pm.Bernoulli("any", logit_p=logit, observed=some.astype(int))
+        mean = pm.Normal("m1") + pm.HalfNormal("c", 1) * a[own] + pm.Normal("b1") * x[some]
+        pm.Normal("amount", mean, pm.HalfNormal("sigma", 1), observed=amount)
+    shared = {"tau": 0.6, "m0": 0.0, "b0": 0.5, "m1": 1.0, "c": 0.7, "b1": 0.3, "sigma": 0.5}
+    return model, shared, {"a": effects}
+
+
+def visits(n_groups):
+    """Six visits of each person, and one time for each that may be censored."""
+    rng = np.random.default_rng(10)
+    group, t = np.repeat(np.arange(n_groups), 6), np.tile(np.arange(6) / 5, n_groups)
+    effects = rng.normal(0, 0.8, n_groups)
+    y = rng.normal(1 + effects[group] - 0.5 * t, 0.4)
+    time = rng.exponential(np.exp(1 - 0.6 * effects))
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("tau", 1), shape=n_groups)
+        mean = pm.Normal("m") + a[group] + pm.Normal("b") * t
+        pm.Normal("y", mean, pm.HalfNormal("sigma", 1), observed=y)
+        log_rate = pm.Normal("r") + pm.Normal("c") * a
+        log_density = (time < 3) * log_rate - pm.math.exp(log_rate) * np.minimum(time, 3)
+        pm.Potential("time", log_density.sum())
+    shared = {"tau": 0.8, "m": 1.0, "b": -0.5, "sigma": 0.4, "r": -1.0, "c": 0.6}
+    return model, shared, {"a": effects}
+
+
 def few(n_groups, family, noncentred=True):
     """100,000 rows of few groups, as Bambi writes them; covariates with four values each."""
     rng = np.random.default_rng(17 + n_groups)
@@ -406,6 +442,9 @@ CASES = {
     "measured-20000": lambda: measured(20_000),
     "factors-5000": lambda: factors(5000),
     "variation-20000": lambda: extra_variation(20_000),
+    "two-kinds-2000": lambda: two_kinds(2000),
+    "two-kinds-50000": lambda: two_kinds(50_000),
+    "visits-20000": lambda: visits(20_000),
     "classes-1000": lambda: latent_classes(1000),
 }
 

@@ -44,6 +44,7 @@ COMPLETION = "tests/evaluation/test_evaluation.py -k completion"
 FRESH = "tests/samplers/test_samplers.py -k fresh"
 EXACT = "tests/gradients/test_local.py -k exact"
 POTENTIALS = "tests/gradients/test_potentials.py"
+KINDS = "tests/integration/test_integration.py -k 'hurdle or kinds or one_by_one'"
 TOUCHED = "tests/gradients/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
 NOISE = "sd = pt.sqrt(2 * dynamics.diffusion * dynamics.temperature * dt)"
@@ -66,6 +67,10 @@ MUTATIONS = [
     Mutation("potentials: effects that they look up are not counted",
              "gradients/local_variables.py", "ancestors([*model.observed_RVs, *model.potentials])",
              "ancestors(model.observed_RVs)", POTENTIALS),
+    Mutation("groups of two kinds of rows: in the wrong order", "integration/joined_groups.py",
+             "np.concatenate(own)", "np.concatenate(own[::-1])", KINDS),
+    Mutation("groups of two kinds of rows: types of indices kept", "integration/joined_groups.py",
+             "{i: group}, rebuild_strict=False", "{i: group.astype(i.dtype)}", KINDS),
     Mutation("effects: modes do not follow the prior", "integration/prior_following.py",
              "modes + (scores + gradient) / curvature", "modes",
              "tests/integration/test_integration.py -k follow"),

@@ -123,6 +123,30 @@ def two_likelihoods():
     return model
 
 
+def hurdle():
+    """Rows of two kinds look up the same effects: whether there is an amount, and the amount."""
+    some = COUNTS > 1
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", 0, pm.HalfNormal("tau"), shape=4)
+        eta = pm.Normal("mu") + alpha[GROUP] + 0.4 * X
+        pm.Bernoulli("any", logit_p=eta, observed=some.astype(int))
+        group = pm.Data("group_of_amount", GROUP[some])  # of another integer type
+        mean = pm.Normal("b", shape=2)[0] - 0.7 * alpha[group] + X[some]
+        pm.Normal("amount", mean, pm.HalfNormal("sigma"), observed=Y[some])
+    return model
+
+
+def visits_and_survival():
+    """Visits look up their persons' effects; each person has one time of survival."""
+    time, censored = np.array([0.4, 2.0, 1.1, 3.0]), np.array([0, 1, 0, 1])
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", pm.Normal("mu"), pm.HalfNormal("tau"), shape=4)
+        pm.Normal("y", alpha[GROUP] + pm.Normal("b") * X, 0.8, observed=Y)
+        log_rate = pm.Normal("level") + pm.Normal("slope") * alpha
+        pm.Potential("survival", ((1 - censored) * log_rate - pt.exp(log_rate) * time).sum())
+    return model
+
+
 LOCAL = {
     "centred": ["alpha"],
     "noncentred": ["z"],

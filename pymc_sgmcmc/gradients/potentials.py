@@ -1,5 +1,7 @@
 """Potentials as terms with an element for each row, of which a batch takes some."""
 
+from collections.abc import Collection
+
 import pymc as pm
 import pytensor.scalar as ps
 import pytensor.tensor as pt
@@ -76,24 +78,27 @@ def axes_of_potential(model: pm.Model, potential: Variable) -> list[Key]:
 
 
 def with_rows_of_their_own(
-    model: pm.Model, observed: dict[Variable, list[Key]]
+    model: pm.Model, observed: dict[Variable, list[Key]], latents: Collection[Variable]
 ) -> dict[Variable, list[Key]]:
     """Return the elements of potentials with rows other than the observed ones, with their axes.
 
     If nothing is observed, all potentials with ``dims=`` count. Others do if they are vectors as
-    long as data from which they are computed, no free variable is as long, and the graph shows no
-    operation that combines rows. Beside observed variables, a potential that uses data as indices
-    only is taken for a prior, such as that of neighbouring areas, which has no batches.
+    long as data from which they are computed, no free variable but ``latents`` is as long, and the
+    graph shows no operation that combines rows. Beside observed variables, a potential that uses
+    data as indices only is taken for a prior, such as that of neighbouring areas, which has no
+    batches.
     """
     found: dict[Variable, list[Key]] = {}
     known = {n for labels in observed.values() for _, n in labels}
+    free = [rv for rv in model.free_RVs if rv not in latents]
     for potential in model.potentials:
         elements, labels = elements_of(potential), axes_of_potential(model, potential)
         if not observed and potential.name in model.named_vars_to_dims:
             found[elements] = labels
         elif len(labels) == 1 and isinstance(elements, TensorVariable):
             [(_, n)] = labels
-            if n not in known and _has_rows(model, elements, n, indices=not observed):
+            local = any(has_axis(model, rv, None, n) for rv in free)
+            if not (local or n in known) and _has_rows(model, elements, n, not observed):
                 found[elements] = labels
     return found
 
@@ -109,9 +114,7 @@ def _has_rows(model: pm.Model, elements: TensorVariable, n: int, indices: bool) 
             for i in ancestors(v.owner.inputs[1:])
         }
         data = [a for a in data if a not in used_as_index]
-    if not data or any(has_axis(model, v, None, n) for v in model.free_RVs):
-        return False
-    return combined_rows(model, values_of(model, elements), n) is None
+    return bool(data) and combined_rows(model, values_of(model, elements), n) is None
 
 
 def values_of(model: pm.Model, elements: TensorVariable) -> TensorVariable:

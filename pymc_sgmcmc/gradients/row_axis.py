@@ -117,7 +117,7 @@ def find_row_axis(
 
     ``latents`` are the free variables that may have one element per row.
     """
-    axes = _labelled_axes(model)
+    axes = _labelled_axes(model, latents)
     if minibatch_dim is None:
         key = _only_candidate(model, axes, latents)
     else:
@@ -125,14 +125,22 @@ def find_row_axis(
     return _row_axis(model, axes, key, latents)
 
 
-def find_row_axes(model: pm.Model, minibatch_dim: str | None = None) -> list[RowAxis]:
-    """Find the dimensions of the rows, several if likelihoods have their own rows."""
-    axes = _labelled_axes(model)
-    axes |= with_rows_of_their_own(model, axes)
-    keys = _own_rows(model, axes) if minibatch_dim is None else []
+def find_row_axes(
+    model: pm.Model,
+    minibatch_dim: str | None = None,
+    latents: Collection[Variable] = (),
+    few: bool = False,
+) -> list[RowAxis]:
+    """Find the dimensions of the rows, several if likelihoods have their own rows.
+
+    ``few`` adds dimensions of few rows, which have no batches, after the others.
+    """
+    axes = _labelled_axes(model, latents)
+    axes |= with_rows_of_their_own(model, axes, latents)
+    keys = _own_rows(model, axes, latents, few) if minibatch_dim is None else []
     if not keys:
-        return [find_row_axis(model, minibatch_dim)]
-    return [_row_axis(model, axes, key, ()) for key in keys]
+        return [find_row_axis(model, minibatch_dim, latents)]
+    return [_row_axis(model, axes, key, latents) for key in keys]
 
 
 def advice_on_tables(model: pm.Model, rows: Sequence[RowAxis], least: int) -> Iterator[str]:
@@ -152,12 +160,14 @@ def n_rows_of(model: pm.Model, minibatch_dim: str | None = None) -> int:
     return sum(axis.length for axis in find_row_axes(model, minibatch_dim))
 
 
-def _labelled_axes(model: pm.Model) -> dict[Variable, list[Key]]:
+def _labelled_axes(
+    model: pm.Model, latents: Collection[Variable] = ()
+) -> dict[Variable, list[Key]]:
     """Return name and length of the axes of each variable that may have rows."""
     _refuse_unsuitable(model)
     axes = {rv: _named_axes(model, rv) for rv in model.observed_RVs if rv.ndim > 0}
     if not axes:  # a likelihood written as potentials
-        axes = with_rows_of_their_own(model, {})
+        axes = with_rows_of_their_own(model, {}, latents)
     if not axes and model.observed_RVs:
         names = ", ".join(f"'{rv.name}'" for rv in model.observed_RVs)
         raise NoRowAxis(
@@ -228,26 +238,30 @@ def _candidates(
     return candidates
 
 
-def _own_rows(model: pm.Model, axes: dict[Variable, list[Key]]) -> list[Key]:
+def _own_rows(
+    model: pm.Model, axes: dict[Variable, list[Key]], latents: Collection[Variable], few: bool
+) -> list[Key]:
     """Return the rows of each likelihood if each has just one candidate dimension, else none.
 
     Dimensions with an element of a free variable each are left out, because they are groups of
-    other rows. So are few rows next to many, which cost little at each update and would add much
-    noise in batches.
+    other rows. So are, unless ``few``, few rows next to many, which cost little at each update and
+    would add much noise in batches.
     """
+    free = [rv for rv in model.free_RVs if rv not in latents]
     keys: dict[Key, None] = {}
     for rv, labels in axes.items():
-        own = _candidates(model, {rv: labels}, model.free_RVs)
+        own = _candidates(model, {rv: labels}, free)
         if len(own) > 1:
             return []
         keys |= dict.fromkeys(own)
-    rows = [key for key in keys if not any(has_axis(model, rv, *key) for rv in model.free_RVs)]
+    rows = [key for key in keys if not any(has_axis(model, rv, *key) for rv in free)]
     if any(name is None and [m for _, m in rows].count(n) > 1 for name, n in rows):
         return []  # possibly the same rows, which cannot be known without names
     most = max((n for _, n in rows), default=0)
     if any(n > most for _, n in keys):
         return []  # more than groups would be
-    return [(name, n) for name, n in rows if n > FEW_ROWS or n * FEW_BESIDE > most]
+    many = [(name, n) for name, n in rows if n > FEW_ROWS or n * FEW_BESIDE > most]
+    return [*many, *(key for key in rows if few and key not in many)]
 
 
 def _only_candidate(

@@ -1,6 +1,7 @@
 """Which effects of groups can be integrated out, and the terms of the model by group."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.gradients.arrays import Array, array_value, has_named_dims, shape_of
+from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
 from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
 from pymc_sgmcmc.gradients.local_check import check_local
@@ -28,15 +29,10 @@ from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable,
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
-from pymc_sgmcmc.gradients.row_axis import (
-    FEW_ROWS,
-    RowAxis,
-    batch_ndim,
-    find_row_axes,
-    find_row_axis,
-)
+from pymc_sgmcmc.gradients.row_axis import RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.row_groups import RowGroups
 from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.integration.joined_groups import Rows, indices_of_most_groups, joined_by_group
 
 type Integrate = Literal["auto"] | Sequence[str] | None
 
@@ -89,8 +85,10 @@ class GroupTerms:
     """Log likelihoods of the rows, shape (rows,)."""
     variables: list[Variable]
     """The observed variables and potentials that run along the rows."""
+    lengths: tuple[int, ...]
+    """Number of rows of each likelihood, of which ``group_of_row`` has all."""
     of_rows: bool
-    """Whether the groups are the rows themselves, each with its own effects."""
+    """Whether the groups are rows themselves, each with its own effects."""
 
     @property
     def k(self) -> int:
@@ -222,36 +220,27 @@ def group_terms(
     vars = model.value_vars
     shapes = dict(zip(vars, shapes_of(model, vars), strict=True))
     data = None if data is None else fitted_to(model, data)
-    index = pt.lvector("rows")
-    try:
-        with filled(model, data):
-            row_axis, *others = _row_axes(model, of_rows)
-            part = batched_terms(model, row_axis, index, data=data)
-    except ValueError as error:
-        raise NotIntegrated(str(error)) from error
-    if others:
-        raise NotIntegrated("observed variables have rows of different kinds")
-    part = part.simplified()
-    terms, arrays = part.terms, part.arrays
-    n_rows = row_axis.length
+    with filled(model, data):
+        rows = _rows(model, shapes, wanted, of_rows, data, check and data is None)
     if data is not None:
-        check_covered(part.sliced, data)
         columns = _mapped(data)
-        arrays = {columns[str(array.name)]: whole for array, whole in arrays.items()}
-        n_rows = data.n_rows
+        arrays = {columns[str(array.name)]: whole for array, whole in rows.arrays.items()}
+        rows = rows._replace(arrays=arrays, lengths=(data.n_rows,))
+    along = [term.variable for term in rows.terms]
+    rest = [v for v in [*model.observed_RVs, *model.potentials] if v not in along]
 
-    groups = RowGroups(index, arrays, n_rows)
-    builder = LocalTerms(model, shapes, terms, part.rest, index, 1, groups, "rows")
+    groups = RowGroups(rows.index, rows.arrays, rows.n_rows)
+    builder = LocalTerms(model, shapes, rows.terms, rest, rows.index, 1, groups, "rows")
     column, found = _effects(builder, wanted)
     group_of_row = groups.of(column.index) % column.n_groups
     try:
         local = {v.value: v for v in found}
         builder.shared(local)
         priors = [builder.prior(v, local) for v in found]
-        rows = builder.rows_of(local)
+        logps = builder.rows_of(local)
         if check:
-            of_groups = LocalModel(found, pt.zeros(()), priors, rows, builder.row_axes, None, [])
-            _check(part, row_axis, of_groups, arrays, group_of_row, model, data is None)
+            of_groups = LocalModel(found, pt.zeros(()), priors, logps, builder.row_axes, None, [])
+            _check(rows, of_groups, group_of_row, model)
     except NotLocal as error:
         names = ", ".join(f"'{model.values_to_rvs[v].name}'" for v in error.values)
         raise NotIntegrated(f"{names}: {error}") from error
@@ -259,64 +248,88 @@ def group_terms(
     for v in found:
         shape = tuple(n for axis, n in enumerate(shapes[v.value]) if axis != v.axis)
         effects.append(Effect(v.value, v.axis, v.slots, shape))
-    likelihoods = [_of_each(row, term.axis) for row, term in zip(rows, terms, strict=True)]
+    likelihoods = [_of_each(logp, t.axis) for logp, t in zip(logps, rows.terms, strict=True)]
     return GroupTerms(
         model,
         effects,
         column.n_groups,
         group_of_row,
         column.groups,
-        index,
+        rows.index,
         column.places,
-        arrays,
+        rows.arrays,
         priors,
         likelihoods,
-        [t.variable for t in terms],
+        along,
+        rows.lengths,
         bool(of_rows),
     )
 
 
+def _rows(
+    model: pm.Model,
+    shapes: Mapping[TensorVariable, tuple[int, ...]],
+    wanted: Literal["auto"] | Sequence[str],
+    of_rows: Collection[Variable],
+    data: StreamedData | None,
+    check: bool,
+) -> Rows:
+    """Return the rows of all likelihoods that look up the effects.
+
+    Likelihoods with few rows of their own need not look them up: every update evaluates them.
+    """
+
+    def part_of(row_axis: RowAxis) -> BatchModel:
+        part = batched_terms(model, row_axis, pt.lvector("rows"), data=data).simplified()
+        if data is not None:
+            check_covered(part.sliced, data)
+        if check:
+            start = model.initial_point()
+            check_terms(model, part.terms, part.arrays, part.index, row_axis, start)
+        return part
+
+    try:
+        if data is not None:
+            return Rows.of(part_of(find_row_axis(model, None, of_rows)))
+        parts = [part_of(row_axis) for row_axis in find_row_axes(model, None, of_rows)]
+    except ValueError as error:
+        raise NotIntegrated(str(error)) from error
+    needed = len(parts)
+    for row_axis in find_row_axes(model, None, of_rows, few=True)[needed:]:
+        with suppress(ValueError):
+            parts.append(part_of(row_axis))
+    if len(parts) == 1:
+        return Rows.of(parts[0])
+    chosen = [rv.name for rv in model.free_RVs] if wanted == "auto" else wanted
+    indices = indices_of_most_groups(model, shapes, parts, chosen)
+    for part, of_part in zip(parts[:needed], indices, strict=False):
+        if not of_part:
+            names = ", ".join(f"'{term.name}'" for term in part.terms)
+            raise NotIntegrated(f"there are rows of {names}, which do not look up the effects")
+    if any(len(of_part) > 1 for of_part in indices):
+        raise NotIntegrated("rows of different kinds look up effects by several indices")
+    both = [(part, *index) for part, index in zip(parts, indices, strict=True) if index]
+    return joined_by_group(*zip(*both, strict=True)) if len(both) > 1 else Rows.of(both[0][0])
+
+
 def _check(
-    part: BatchModel,
-    row_axis: RowAxis,
+    rows: Rows,
     of_groups: LocalModel,
-    arrays: dict[Array, TensorVariable],
     group_of_row: np.ndarray,
     model: pm.Model,
-    in_memory: bool,
 ) -> None:
-    """Raise `NotLocal` or `NotIntegrated` unless rows depend only on their own groups' effects.
+    """Raise `NotLocal` unless rows depend only on their own groups' effects.
 
     The batch has rows of some of the groups, not of all: running sums over groups would pass.
     """
     start, rng = model.initial_point(), np.random.default_rng(0)
-    if in_memory:
-        try:
-            check_terms(model, part.terms, part.arrays, part.index, row_axis, start)
-        except ValueError as error:
-            raise NotIntegrated(str(error)) from error
     with_rows = np.unique(group_of_row)
     some = rng.choice(with_rows, min(ROWS_CHECKED, (len(with_rows) + 1) // 2), replace=False)
     theirs = np.flatnonzero(np.isin(group_of_row, some))
     batch = rng.choice(theirs, min(ROWS_CHECKED, len(theirs)), replace=False)
-    axes = [axis for _, axis in part.axes]
-    data = {
-        whole: np.take(array_value(array), batch, axis).astype(whole.dtype)
-        for (array, whole), axis in zip(arrays.items(), axes, strict=True)
-    }
+    numbers, data = rows.taken(batch)
     groups = {of_groups.columns[0].index: group_of_row[batch]}
-    rows = np.arange(len(batch))
-    check_local(model, of_groups, part.terms, data, part.index, rows, groups, start)
-
-
-def _row_axes(model: pm.Model, of_rows: Collection[Variable]) -> list[RowAxis]:
-    if not of_rows:
-        return find_row_axes(model)
-    row_axis = find_row_axis(model, None, of_rows)
-    for rv in model.observed_RVs:
-        if rv not in row_axis.axes and batch_ndim(rv) and max(shape_of(rv)) > FEW_ROWS:
-            raise NotIntegrated(f"'{rv.name}' has rows of another kind")
-    return [row_axis]
+    check_local(model, of_groups, rows.terms, data, rows.index, numbers, groups, start)
 
 
 def _mapped(data: StreamedData) -> dict[str, SharedVariable]:

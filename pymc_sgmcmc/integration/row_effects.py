@@ -14,7 +14,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import dims_of, has_named_dims
-from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axis
+from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axes
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in
 from pymc_sgmcmc.pymc_internals import model_of
@@ -47,12 +47,13 @@ def _row_effects(model: pm.Model) -> tuple[RowAxis, list[TensorVariable]] | None
     for length in sorted(by_length, reverse=True):
         effects = by_length[length]
         try:
-            row_axis = find_row_axis(model, None, effects)
+            row_axes = find_row_axes(model, None, effects, few=True)
         except ValueError:
             continue
         dims = {dims_of(model, rv)[0] for rv in effects}
-        if row_axis.length == length and dims <= {None, row_axis.name}:
-            return row_axis, effects
+        for row_axis in row_axes:
+            if row_axis.length == length and dims <= {None, row_axis.name}:
+                return row_axis, effects
     return None
 
 
@@ -77,7 +78,10 @@ def _used_one_by_one(model: pm.Model) -> Iterator[TensorVariable]:
 def _looked_up(
     model: pm.Model, names: list[str], n_rows: int
 ) -> tuple[pm.Model, list[TensorVariable]]:
-    """Look up some variables by numbers of rows, in observed variables and potentials."""
+    """Look up some variables by numbers of rows, in observed variables and potentials.
+
+    ``x[0:n][group]``, of rows that look them up by an index too, is simplified to ``x[group]``.
+    """
     effects, numbers = [model[name] for name in names], np.arange(n_rows)
     replace = {rv: rv for rv in model.free_RVs} | {rv: rv[numbers] for rv in effects}
     terms = [*model.observed_RVs, *model.potentials]

@@ -134,10 +134,12 @@ def recorded_names(terms: GroupTerms, var_names: Sequence[Any] | None) -> list[s
     """Return the names of a result's variables, by default all except deterministics of rows."""
     if var_names is not None:
         return [str(getattr(v, "name", v)) for v in var_names]
-    model, n_rows = terms.model, len(terms.group_of_row)
+    model = terms.model
     computed = [v for v in model.deterministics if not has_stand_in(model, v.name)]
     shapes = {v.name: v.type.shape for v in computed}
-    return [v.name for v in model.unobserved_RVs if n_rows not in shapes.get(v.name, ())]
+    return [
+        v.name for v in model.unobserved_RVs if not set(terms.lengths) & {*shapes.get(v.name, ())}
+    ]
 
 
 def _that_depend(terms: GroupTerms, names: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import Points, points_of
+from pymc_sgmcmc.integration.row_effects import with_row_numbers
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import _moments
 from pymc_sgmcmc.run.parametrisation import Form
@@ -40,6 +41,7 @@ INTEGRATED = {
     "lkj_noncentred": ["z"],
     "nested": ["school"],
     "crossed": ["v", "bias"],
+    "hurdle": ["alpha"],
 }
 """The index with the most groups, of forms in which a model may be written."""
 
@@ -342,6 +344,48 @@ def test_integrated_density_is_that_of_the_model(form, python_by_default):
     ours = float(density(integrated, integrated.value_vars)(*values))
     expected = by_brute_force(model, terms, point)
     assert ours == pytest.approx(expected, abs=TOLERANCE.get(form, 1e-6))
+
+
+def test_density_of_rows_of_two_kinds_one_of_which_has_an_element_for_each(python_by_default):
+    """Joint models: visits look up effects of persons, whose survival uses them one by one."""
+    model, effects = with_row_numbers(hierarchies.visits_and_survival())
+    terms = group_terms(model, of_rows=effects)
+    assert terms.lengths == (7, 4)
+    integrated = integrated_model(terms, points_of(1, 2))
+    point = {name: value + 0.2 for name, value in integrated.initial_point().items()}
+    integrated.centres.move(point)
+    values = [np.asarray(point[v.name], dtype="float64") for v in integrated.value_vars]
+    ours = float(density(integrated, integrated.value_vars)(*values))
+    assert ours == pytest.approx(by_brute_force(model, terms, point), abs=1e-6)
+
+
+def test_effects_looked_up_by_some_rows_and_used_one_by_one_by_others():
+    """With more groups than are compared with the model's own densities at a time."""
+    group = np.repeat(np.arange(90)[::-1], 3)
+    with pm.Model() as model:
+        a = pm.Normal("mu") + pm.HalfNormal("tau") * pm.Normal("standard", shape=90)
+        pm.Normal("y", a[group], 1, observed=np.sin(np.arange(270.0)))
+        pm.Normal("z", pm.Normal("b") * a, 1, observed=np.cos(np.arange(90.0)))
+    terms = terms_to_integrate(model, "auto", None, predicts=False)
+    assert (terms.n_groups, terms.lengths) == (90, (270, 90))
+    np.testing.assert_array_equal(terms.group_of_row, [*group, *range(90)])
+
+
+def test_rows_without_the_effects_beside_rows_with_them():
+    """A few are evaluated at every update; many would need batches of their own."""
+    group = np.repeat(np.arange(40), 3)
+
+    def model_with(n_others):
+        with pm.Model() as model:
+            mu = pm.Normal("mu")
+            pm.Normal("y", mu + pm.Normal("a", shape=40)[group], 1, observed=np.zeros(120))
+            pm.Normal("z", mu, 1, observed=np.zeros(n_others))
+        return model
+
+    terms = group_terms(model_with(11))
+    assert [v.name for v in terms.variables] == ["y"]
+    with pytest.raises(NotIntegrated, match="'z', which do not look up the effects"):
+        group_terms(model_with(90))
 
 
 def test_refused_by_name():

@@ -189,7 +189,7 @@ def test_rows_of_another_kind_are_not_taken_for_a_prior(caplog):
         pm.Normal("y", pm.Normal("z", shape=N), pm.HalfNormal("s"), observed=Z)
         pm.Normal("w", pm.Normal("mu"), observed=np.zeros(3000))
     assert terms_to_integrate(model, "auto", None, predicts=False) is None
-    assert "'w' has rows of another kind" in caplog.text
+    assert "there are rows of 'w', which do not look up the effects" in caplog.text
 
 
 def two_classes(n, level, s, noise):
