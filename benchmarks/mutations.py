@@ -44,6 +44,7 @@ COMPLETION = "tests/evaluation/test_evaluation.py -k completion"
 FRESH = "tests/samplers/test_samplers.py -k fresh"
 EXACT = "tests/gradients/test_local.py -k exact"
 POTENTIALS = "tests/gradients/test_potentials.py"
+TWO_INDICES = "tests/integration/test_one_index.py"
 KINDS = "tests/integration/test_integration.py -k 'hurdle or kinds or one_by_one'"
 TOUCHED = "tests/gradients/test_local.py -k the_papers"
 BEGIN = "        self.begin(point)\n        theta, others = kernel.split(point)\n        before"
@@ -71,6 +72,10 @@ MUTATIONS = [
              "np.concatenate(own)", "np.concatenate(own[::-1])", KINDS),
     Mutation("groups of two kinds of rows: types of indices kept", "integration/joined_groups.py",
              "{i: group}, rebuild_strict=False", "{i: group.astype(i.dtype)}", KINDS),
+    Mutation("two indices: the other axis is that of groups", "integration/one_index.py",
+             "if n_columns > n_rows:", "if n_columns < n_rows:", TWO_INDICES),
+    Mutation("two indices: counted from the end", "integration/one_index.py",
+             "which[:, None] % n_columns", "which[:, None]", TWO_INDICES),
     Mutation("effects: modes do not follow the prior", "integration/prior_following.py",
              "modes + (scores + gradient) / curvature", "modes",
              "tests/integration/test_integration.py -k follow"),

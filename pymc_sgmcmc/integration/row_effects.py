@@ -15,9 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import dims_of, has_named_dims
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axes
-from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in
-from pymc_sgmcmc.pymc_internals import model_of
+from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in, with_terms
 
 
 def with_row_numbers(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
@@ -84,10 +82,4 @@ def _looked_up(
     """
     effects, numbers = [model[name] for name in names], np.arange(n_rows)
     replace = {rv: rv for rv in model.free_RVs} | {rv: rv[numbers] for rv in effects}
-    terms = [*model.observed_RVs, *model.potentials]
-    new = dict(zip(terms, substitute(terms, replace), strict=True))
-    for old, changed in new.items():
-        changed.name = old.name
-    kept = {v: new.get(v, v) for v in model.named_vars.values()}
-    values = {v: model.rvs_to_values[v] for v in model.basic_RVs}
-    return model_of(model, kept, values), effects
+    return with_terms(model, replace), effects

@@ -68,6 +68,16 @@ def with_stand_in(
     return other
 
 
+def with_terms(model: pm.Model, replace: dict[Variable, Variable]) -> pm.Model:
+    """Rewrite a model with replaced expressions in its observed variables and potentials."""
+    terms = [*model.observed_RVs, *model.potentials]
+    new = dict(zip(terms, substitute(terms, replace), strict=True))
+    for old, changed in new.items():
+        changed.name = old.name
+    kept = {v: new.get(v, v) for v in model.named_vars.values()}
+    return model_of(model, kept, {v: model.rvs_to_values[v] for v in model.basic_RVs})
+
+
 def with_transform(
     model: pm.Model, rv: TensorVariable, transform: Transform, start: np.ndarray
 ) -> pm.Model:
