@@ -12,16 +12,14 @@ that are integrated out.
 """
 
 import json
-import time
 from collections.abc import Callable
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from against_nuts import sample_both
 from posterior_table import PosteriorTable
-
-import pymc_sgmcmc as sgm
 
 GROUPS = 300
 LARGEST_SHARED = 30
@@ -361,8 +359,8 @@ COLUMNS = {
 TABLE = PosteriorTable(COLUMNS, texts=("form", "verdict", "integrated"))
 NOTES = """\
 error: largest difference of the means of a shared variable, in NUTS's sds; sd low, sd high: the
-smallest and largest ratio of sds. Effective sample sizes are 400 or more, and "NUTS ess" is the
-smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms: root mean
+smallest and largest ratio of sds. Ours have effective sample sizes of 400 or more, and "NUTS ess"
+is the smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms: root mean
 square of the differences of the means of effects, which have an error of about .025 each; sds: mean
 ratio of their sds. s: seconds with compilation. The largest ratio under a horseshoe is that of a
 scale with a Student prior of 3 degrees of freedom, whose sd is uncertain."""
@@ -377,17 +375,7 @@ def compare(form: str) -> dict:
     """Sample both ways; return a row of the table."""
     with pm.Model() as model:
         FORMS[form](Rows())
-    began = time.perf_counter()
-    with model:
-        ours = sgm.sample(random_seed=1, progressbar=False, quiet=True)
-    seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    with model:
-        nuts = pm.sample(
-            1000, tune=1000, chains=4, cores=1, random_seed=2,
-            progressbar=False, compute_convergence_checks=False,
-        )  # fmt: skip
-    seconds_of_nuts = time.perf_counter() - began
+    ours, nuts, seconds, seconds_of_nuts = sample_both(model)
     errors, ratios, sizes, of_effects = [], [], [], []
     for name in (rv.name for rv in model.free_RVs):
         own, other = (flat(tree.posterior[name].values) for tree in (ours, nuts))

@@ -9,17 +9,15 @@ runs in its own process.
 """
 
 import json
-import time
 from collections.abc import Callable
 
 import arviz as az
 import numpy as np
 import pymc as pm
+from against_nuts import sample_both
 from posterior_table import PosteriorTable
 from pymc.distributions.transforms import log
 from pytensor.tensor.variable import TensorVariable
-
-import pymc_sgmcmc as sgm
 
 ROWS, COLUMNS = 5000, 20
 TABLE = PosteriorTable(
@@ -80,17 +78,8 @@ FORMS = ("horseshoe", "centred", "regularised", "logistic", "own-scales")
 
 def compare(form: str) -> dict:
     """Sample both ways; return a row of the table."""
-    began = time.perf_counter()
-    with horseshoe(form) as model:
-        ours = sgm.sample(random_seed=1, progressbar=False, quiet=True)
-    seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    with model:
-        nuts = pm.sample(
-            1000, tune=1000, chains=4, cores=1, random_seed=2, target_accept=0.95,
-            progressbar=False, compute_convergence_checks=False,
-        )  # fmt: skip
-    seconds_of_nuts = time.perf_counter() - began
+    model = horseshoe(form)
+    ours, nuts, seconds, seconds_of_nuts = sample_both(model, target_accept=0.95)
     errors, ratios, sizes = [], [], []
     positive = {rv.name for rv in model.free_RVs if model.rvs_to_transforms[rv] is log}
     for name in (v.name for v in model.unobserved_RVs):
