@@ -360,10 +360,10 @@ TABLE = PosteriorTable(COLUMNS, texts=("form", "verdict", "integrated"))
 NOTES = """\
 error: largest difference of the means of a shared variable, in NUTS's sds; sd low, sd high: the
 smallest and largest ratio of sds. Ours have effective sample sizes of 400 or more, and "NUTS ess"
-is the smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms: root mean
-square of the differences of the means of effects, which have an error of about .025 each; sds: mean
-ratio of their sds. s: seconds with compilation. The largest ratio under a horseshoe is that of a
-scale with a Student prior of 3 degrees of freedom, whose sd is uncertain."""
+is the smallest of NUTS, so that a difference of means has a Monte Carlo error of about .05. rms:
+root mean square of the differences of the means of effects, which have an error of about .025 each;
+sds: mean ratio of their sds. s: seconds with compilation. The largest ratio under a horseshoe is
+that of a scale with a Student prior of 3 degrees of freedom, whose sd is uncertain."""
 
 
 def flat(draws: np.ndarray) -> np.ndarray:
