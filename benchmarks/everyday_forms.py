@@ -1,6 +1,6 @@
 """The default call on everyday models without groups, compared with NUTS.
 
-    python benchmarks/everyday_forms.py                              # three quarters of an hour
+    python benchmarks/everyday_forms.py                              # half an hour
     python benchmarks/everyday_forms.py --only spline dose_response  # replaces these rows
 
 Writes benchmarks/results/everyday_forms.txt. Each form has 5000 rows (rare_events 50 000), most

@@ -81,6 +81,8 @@ class Adapted:
     and the widths and starts of their scales; the step samples them partially non-centred."""
     follow_prior: bool = False
     """Whether points of integrals over two or three effects of groups follow the effects' prior."""
+    refined: bool = False
+    """Whether the integrals over two or three effects of groups have more nodes than usual."""
     equally_spaced: bool = False
     """Whether the integrals over effects of groups have equally spaced points."""
     predictions_only: bool = False
@@ -99,7 +101,7 @@ class Adapted:
     @property
     def form(self) -> dict[str, Any]:
         """The form in which the model is sampled: fields that a warm-up sets by `OtherForm`."""
-        names = "non_centred", "follow_prior", "equally_spaced"
+        names = "non_centred", "follow_prior", "refined", "equally_spaced"
         return {name: getattr(self, name) for name in names}
 
     def check(self, kernel: Kernel) -> None:

@@ -115,9 +115,12 @@ class RowsWarmUp(CurvatureWarmUp):
         # In any case, so that draws are the same whether or not the form may change.
         self.gradients.settle_around(self.anchor)
         points = self._points(POINTS_OF_INTEGRALS)
-        better = [rule for rule in self.gradients.better_integrals if form_may_change(rule)]
-        if better and self.gradients.are_coarse_integrals(points, near_anchor=self.past is None):
-            raise OtherForm(better[0], True)
+        others = [rule for rule in self.gradients.other_integrals if form_may_change(rule)]
+        near_anchor = self.past is None
+        if others and (
+            better := self.gradients.better_integrals(others, self.anchor, points, near_anchor)
+        ):
+            raise OtherForm(better, True)
 
     def weight_rows(self) -> None:
         """Weight rows by how their gradients change near the anchor, if they may be weighted."""

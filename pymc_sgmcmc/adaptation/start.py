@@ -195,6 +195,8 @@ def start_of_scales(
     that may be far, the curvature of few scales is taken from differences of gradients.
     """
     best = centre = Centre(objective, theta, is_scale)
+    if not np.isfinite(centre.height):
+        return theta
     calm = 0
     for _ in range(MAX_ROUNDS):
         step = centre.step(rng, differences)

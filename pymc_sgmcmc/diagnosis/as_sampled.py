@@ -14,7 +14,7 @@ from pymc_sgmcmc.integration.choice import pads_groups, terms_to_integrate
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
-from pymc_sgmcmc.integration.quadrature_points import points_of
+from pymc_sgmcmc.integration.quadrature_points import rule_of
 from pymc_sgmcmc.run.pymc_sample import is_bambi
 
 
@@ -46,7 +46,7 @@ def as_sampled(model: Model, posterior: Dataset, data: Any) -> Model:
             f"one does not allow ({error}): pass the model that was sampled."
         ) from error
     assert terms is not None
-    points = points_of(terms.k, equally_spaced=adaptation["equally_spaced"])
+    points = rule_of(terms.k, adaptation["refined"], adaptation["equally_spaced"])
     integrated = integrated_model(terms, points, adaptation["follow_prior"], pads_groups(None))
     draws = value_draws(integrated, integrated.continuous_value_vars, posterior)
     integrated.settle(draws.mean(axis=(0, 1)))

@@ -128,19 +128,22 @@ class FlatModel:
         yield
 
     @property
-    def better_integrals(self) -> Sequence[str]:
-        """Changes of the form that make integrals over groups' effects more accurate.
+    def other_integrals(self) -> Sequence[str]:
+        """Changes of the form by which integrals over groups' effects may become more accurate.
 
         They are fields of `pymc_sgmcmc.adaptation.adapted.Adapted`, the cheapest first.
         """
         return ()
 
-    def are_coarse_integrals(self, points: np.ndarray, near_anchor: bool) -> bool:
-        """Whether integrals over groups' effects have errors that matter at points.
+    def better_integrals(
+        self, others: Sequence[str], anchor: Vector, points: np.ndarray, near_anchor: bool
+    ) -> str | None:
+        """Return one of ``others`` if integrals over groups' effects have errors that matter.
 
-        The points are draws, or nearer to the anchor than these.
+        It is the cheapest that is accurate at the points, which are draws, or nearer to the anchor
+        than these; or one that halves the error; or else the last.
         """
-        return False
+        return None
 
     def further_measurements(self, draws: np.ndarray) -> dict[str, float]:
         """Measure, for the verdict at draws of shape (n, d), what only this kind of model has."""

@@ -9,7 +9,9 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.flat_model import Vector
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.integration.group_density import mapped
+from pymc_sgmcmc.integration.integrated_model import STAYING
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
+from pymc_sgmcmc.integration.quadrature_points import REFINED, points_of
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
@@ -19,8 +21,8 @@ DENSITIES_AT_START = 10_000_000
 """Number of densities of single rows from which this error is first estimated, near the anchor."""
 COARSE, COARSE_NEAR_ANCHOR = 0.1, 0.03
 """Errors above which integrals are taken otherwise: at draws, and nearer to the anchor with one
-effect, because errors grow at least as the square of the distance. With several effects equally
-spaced points cost ten times as much."""
+effect, because errors grow at least as the square of the distance. With several effects other
+points cost two to ten times as much."""
 BLOCK_DENSITIES = 2**22
 """Largest number of densities of single rows in one compiled call on JAX."""
 PARTS = 16
@@ -101,20 +103,39 @@ class GroupGradients(RowGradients):
         return jitted(function) if self._in_threads else function
 
     @property
-    def better_integrals(self):
-        centres = self.model.centres
-        if self.model.points.equally_spaced:
+    def other_integrals(self):
+        centres, rule = self.model.centres, self.model.points
+        if rule.equally_spaced:
             return ()
-        may_follow = centres.may_follow and not centres.follow
-        return ("follow_prior", "equally_spaced") if may_follow else ("equally_spaced",)
+        k = rule.x.shape[1]
+        others = ["follow_prior"] if centres.may_follow and not centres.follow else []
+        if k in STAYING and len(rule.x) == len(points_of(k).x):
+            others.append("refined")
+        return (*others, "equally_spaced")
 
-    def are_coarse_integrals(self, points, near_anchor):
-        points = [self.point(theta) for theta in points]
-        has_one = self.model.points.x.shape[1] == 1
-        most = COARSE_NEAR_ANCHOR if has_one and near_anchor else COARSE
-        return quadrature_error(self.model, points, DENSITIES_AT_START) > most
+    def better_integrals(self, others, anchor, points, near_anchor):
+        centres, rule = self.model.centres, self.model.points
+        points, k = [self.point(theta) for theta in points], rule.x.shape[1]
+
+        def error(centres, rule):
+            return quadrature_error(centres, rule, points, DENSITIES_AT_START)
+
+        most = COARSE_NEAR_ANCHOR if k == 1 and near_anchor else COARSE
+        now = error(centres, rule)
+        if now <= most:
+            return None
+        errors = {}
+        if "follow_prior" in others:
+            errors["follow_prior"] = error(centres.following(self.point(anchor)), rule)
+        if "refined" in others:
+            errors["refined"] = error(centres, points_of(k, REFINED))
+        accurate = [name for name, left in errors.items() if left <= most]
+        halved = [name for name, left in errors.items() if left <= now / 2]
+        halved.sort(key=lambda name: errors[name])
+        return next((name for name in (*accurate, *halved, *others[-1:])), None)
 
     def further_measurements(self, draws):
         some = draws[np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)]
-        error = quadrature_error(self.model, [self.point(theta) for theta in some])
+        at_draws = [self.point(theta) for theta in some]
+        error = quadrature_error(self.model.centres, self.model.points, at_draws)
         return {"quadrature_error": error}

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import pymc as pm
@@ -97,13 +98,26 @@ class Centres:
         self.follow = self.may_follow and (follow or k not in STAYING)
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
+    def following(self, point: PointType) -> "Centres":
+        """Return centres that follow the prior, found afresh at values of the shared parameters."""
+        other = copy(self)
+        other.follow = True
+        other.modes, other.factors = self.modes.copy(), self.factors.copy()
+        other.log_scales = self.log_scales.copy()
+        other.scores, other.of_rows = self.scores.copy(), self.of_rows.copy()
+        other.move(point, afresh=True)
+        return other
+
     def holds(self, array: np.ndarray) -> bool:
         """Whether an array is one of those that are changed in place."""
         own = self.modes, self.factors, self.log_scales, self.scores, self.of_rows
         return any(np.may_share_memory(array, one) for one in own)
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
-        """Find some groups' points at values of the shared parameters, from old ones or afresh."""
+        """Find some groups' points at values of the shared parameters, from old ones or afresh.
+
+        Groups without density at these values, which overflow, keep their points.
+        """
         index = np.arange(len(self.modes)) if index is None else np.unique(index)
         start = np.zeros_like(self.modes[index]) if afresh else self.modes[index]
         modes, factors = modes_and_factors(self.density, point, index, start, self.rows)
@@ -117,6 +131,8 @@ class Centres:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )
+        found = np.isfinite(modes).all(axis=1) & np.isfinite(factors).all(axis=(1, 2))
+        index, modes, factors = index[found], modes[found], factors[found]
         self.modes[index], self.factors[index] = modes, factors
         diagonals = np.diagonal(factors, axis1=1, axis2=2)
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)

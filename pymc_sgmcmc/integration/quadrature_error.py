@@ -13,7 +13,7 @@ import numpy as np
 from pymc.blocking import PointType
 from scipy.special import logsumexp
 
-from pymc_sgmcmc.integration.integrated_model import Centres, IntegratedModel
+from pymc_sgmcmc.integration.integrated_model import Centres
 from pymc_sgmcmc.integration.quadrature_points import Points, finer_than
 
 DENSITIES = 100_000_000
@@ -22,13 +22,12 @@ LEAST_GROUPS = 20
 
 
 def quadrature_error(
-    model: IntegratedModel, points: Sequence[PointType], densities: int = DENSITIES
+    centres: Centres, rule: Points, points: Sequence[PointType], densities: int = DENSITIES
 ) -> float:
     """Estimate the sd of D at draws of the shared parameters, from a random sample of the groups.
 
     ``densities`` bounds the number of densities of single rows that are evaluated.
     """
-    centres, rule = model.centres, model.points
     finer = finer_than(rule)
     per_group = centres.rows.sizes.mean() * len(points) * (len(rule.x) + len(finer.x))
     n_groups = len(centres.modes)

@@ -7,6 +7,8 @@ from scipy.stats import chi2, norm, qmc
 
 NODES = {1: 11, 2: 5, 3: 5}
 """Number of Gauss-Hermite nodes per effect, by the number of effects of a group."""
+REFINED = 1.5
+"""Factor of this number for densities of two or three effects that are skew."""
 POINTS, POINTS_PER_EFFECT = 64, 5
 """Smallest number of points of a Sobol sequence in groups with more effects, in total and per
 effect; the number is a power of 2."""
@@ -34,7 +36,7 @@ class Points(NamedTuple):
         return 0.5 * np.sum(self.x**2, axis=1) + self.log_weights
 
 
-def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
+def points_of(k: int, refine: float = 1, equally_spaced: bool = False) -> Points:
     """Return the points for groups with k effects.
 
     For up to three effects they are a product of Gauss-Hermite rules, whose error falls
@@ -51,8 +53,8 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     ----------
     k : int
         Number of effects of a group.
-    refine : int, default 1
-        With 2, twice the nodes per effect, or twice the points.
+    refine : float, default 1
+        With 2, twice the nodes per effect, or twice the points; `REFINED` for Gauss-Hermite nodes.
     equally_spaced : bool, default False
         For groups of up to three effects; for more effects there are four times the points.
 
@@ -67,12 +69,13 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
     if k in NODES:
         if equally_spaced:
             n, largest = EQUALLY_SPACED[k]
-            x, w = _equally_spaced(refine * (n - 1) + 1, largest)
+            x, w = _equally_spaced(int(refine * (n - 1)) + 1, largest)
         else:
-            x, w = np.polynomial.hermite_e.hermegauss(refine * NODES[k])
+            x, w = np.polynomial.hermite_e.hermegauss(int(refine * NODES[k]))
         return _product(k, x, w, equally_spaced)
     refine = 4 * refine if equally_spaced else refine
-    half = max(POINTS, 2 ** int(np.ceil(np.log2(POINTS_PER_EFFECT * k)))) * refine // 2
+    least = max(POINTS, 2 ** int(np.ceil(np.log2(POINTS_PER_EFFECT * k))))
+    half = int(least * refine) // 2
     uniform = qmc.Sobol(k, rng=np.random.default_rng(0)).random(half)
     x = norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9))
     squares = chi2.ppf((np.arange(half) + 0.5) / half, k)
@@ -83,6 +86,12 @@ def points_of(k: int, refine: int = 1, equally_spaced: bool = False) -> Points:
         x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / half)).T
     x = np.concatenate([x, -x])
     return Points(x, np.full(len(x), -np.log(len(x))), equally_spaced)
+
+
+def rule_of(k: int, refined: bool, equally_spaced: bool) -> Points:
+    """Return the points of a form in which a model is sampled."""
+    refine = REFINED if refined and not equally_spaced else 1
+    return points_of(k, refine, equally_spaced)
 
 
 def finer_than(rule: Points) -> Points:

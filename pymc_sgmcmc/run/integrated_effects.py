@@ -21,7 +21,7 @@ from pymc_sgmcmc.integration.choice import pads_groups, starts_in
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
-from pymc_sgmcmc.integration.quadrature_points import points_of
+from pymc_sgmcmc.integration.quadrature_points import rule_of
 from pymc_sgmcmc.integration.stand_ins import has_stand_in
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.log_densities import without_log_densities
@@ -43,14 +43,19 @@ SUMMARISED = 50, 200
 
 
 def of_what_groups_share(
-    given: Arguments, terms: GroupTerms, follow_prior: bool = False, equally_spaced: bool = False
+    given: Arguments,
+    terms: GroupTerms,
+    follow_prior: bool = False,
+    refined: bool = False,
+    equally_spaced: bool = False,
 ) -> Arguments:
     """Return the arguments for sampling the shared parameters, in the integrated model.
 
     Points that follow the prior are for two or three effects with scales that rows say little of,
-    equally spaced ones for densities with several modes or long tails.
+    refined ones for two or three with skew densities, and equally spaced ones for densities with
+    several modes or long tails.
     """
-    points = points_of(terms.k, equally_spaced=equally_spaced)
+    points = rule_of(terms.k, refined, equally_spaced)
     model = integrated_model(terms, points, follow_prior, pads_groups(given.compile_kwargs))
     recorded = recorded_names(terms, given.var_names)
     # Effects are drawn given all that groups share, whether the result shows it or not.

@@ -26,7 +26,7 @@ from pymc_sgmcmc.run.step_of_run import default_step
 _log = logging.getLogger("pymc.sgmcmc")
 
 
-CHANGES = "non_centred", "follow_prior", "equally_spaced"
+CHANGES = "non_centred", "follow_prior", "refined", "equally_spaced"
 """Fields of `Adapted` by which a warm-up may find that another form is better."""
 
 
@@ -52,13 +52,16 @@ class Form:
         groups: GroupTerms | None,
         non_centred: Mapping[str, np.ndarray] = MappingProxyType({}),
         follow_prior: bool = False,
+        refined: bool = False,
         equally_spaced: bool = False,
     ) -> "Form":
         """Choose the form from what a warm-up has found, the fields of `Adapted`."""
         parametrised, terms = _parametrised(written, groups, non_centred)
         sampled = parametrised
         if terms is not None:
-            sampled = of_what_groups_share(parametrised, terms, follow_prior, equally_spaced)
+            sampled = of_what_groups_share(
+                parametrised, terms, follow_prior, refined, equally_spaced
+            )
         return cls(written, groups, parametrised, terms, sampled)
 
     def warmed_up(self, rng: np.random.Generator, earlier: Adapted | None) -> tuple["Form", Any]:

@@ -24,7 +24,7 @@ from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
-from pymc_sgmcmc.integration.quadrature_points import Points, points_of
+from pymc_sgmcmc.integration.quadrature_points import REFINED, Points, points_of
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
 from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.integrated_effects import _moments
@@ -121,7 +121,7 @@ def test_groups_with_one_effect_follow_the_scale(log_scale, python_by_default):
         for model in (followed, anew)
     )
     assert found == pytest.approx(expected, abs=1e-3)
-    assert quadrature_error(followed, [at, elsewhere]) < 1e-3
+    assert quadrature_error(followed.centres, followed.points, [at, elsewhere]) < 1e-3
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 6])
@@ -155,6 +155,38 @@ def test_groups_with_several_effects_follow_the_scale(k, log_scale, python_by_de
         assert float(function(*point.values())) == pytest.approx(exact(**point), abs=1e-6)
 
 
+def better(gradients, draws):
+    """What the warm-up changes about the integrals, if its draws are these."""
+    return gradients.better_integrals(gradients.other_integrals, draws[0], draws, False)
+
+
+def test_skew_densities_of_three_effects_get_more_nodes(python_by_default):
+    """Points that follow the prior would not do, and equally spaced ones cost twice as much."""
+    rng = np.random.default_rng(3)
+    group, x = np.repeat(np.arange(60), 12), np.tile(np.linspace(-3, 3, 12), 60)
+    half, slope, top = (rng.normal(m, s, 60) for m, s in ((0.2, 0.8), (0.1, 0.3), (1.0, 0.2)))
+    y = rng.normal(top[group] / (1 + np.exp(-np.exp(slope[group]) * (x - half[group]))), 0.1)
+    with pm.Model() as model:
+        h = pm.Normal("half", 0.2, pm.HalfNormal("s_half", 1), shape=60)
+        s = pm.Normal("slope", 0.1, pm.HalfNormal("s_slope", 1), shape=60)
+        t = pm.Normal("top", 1.0, pm.HalfNormal("s_top", 1), shape=60)
+        curve = t[group] / (1 + pt.exp(-pt.exp(s[group]) * (x - h[group])))
+        pm.Normal("y", curve, 0.1, observed=y)
+    terms = group_terms(model)
+    draws = np.log([0.8, 0.3, 0.2]) + rng.normal(0, 0.4, (10, 3))
+
+    def made(points, follow=False):
+        integrated = integrated_model(terms, points, follow)
+        gradients = GroupGradients(integrated, integrated.value_vars)
+        gradients.settle_around(draws[0])
+        return gradients
+
+    assert better(made(points_of(3)), draws) == "refined"
+    refined = made(points_of(3, REFINED))
+    assert refined.other_integrals == ("follow_prior", "equally_spaced")
+    assert better(refined, draws) is None
+
+
 def test_two_effects_follow_a_scale_of_which_rows_say_little(python_by_default):
     """Constant points put a mode where the scale of slopes is small: it is seen at draws there."""
     rng = np.random.default_rng(2)
@@ -175,10 +207,8 @@ def test_two_effects_follow_a_scale_of_which_rows_say_little(python_by_default):
         return gradients
 
     constant, following = made(False), made(True)
-    assert constant.better_integrals == ("follow_prior", "equally_spaced")
-    assert constant.are_coarse_integrals(draws, near_anchor=False)
-    assert following.better_integrals == ("equally_spaced",)
-    assert not following.are_coarse_integrals(draws, near_anchor=False)
+    assert better(constant, draws) == "follow_prior"
+    assert better(following, draws) is None
 
     def of_grid(log_tau):
         """The exact change of the log likelihood, by sums over a grid of level and slope."""
@@ -637,6 +667,10 @@ def rules(python_by_default):
     return coarse, fine
 
 
+def error_of(model, points):
+    return quadrature_error(model.centres, model.points, points)
+
+
 def test_error_of_the_quadrature_is_that_of_the_posterior(rules):
     """It is the sd of D, which to first order bounds the shift of the mean of a parameter."""
     grid = np.linspace(-0.5, 2.5, 120)
@@ -649,12 +683,12 @@ def test_error_of_the_quadrature_is_that_of_the_posterior(rules):
     shift = abs((q - p) @ grid) / np.sqrt(p @ (grid - p @ grid) ** 2)
     quantiles = (np.arange(200) + 0.5) / 200
     draws = np.interp(quantiles, np.cumsum(p) - p / 2, grid)
-    found = quadrature_error(rules[0], [{"tau_log__": np.asarray(x)} for x in draws])
+    found = error_of(rules[0], [{"tau_log__": np.asarray(x)} for x in draws])
     assert shift > 0.2, "the rule is good enough to show nothing"
     # A four hundredth of the posterior is cut off at either end.
     assert found == pytest.approx(np.sqrt(p @ (d - p @ d) ** 2), rel=0.03)
     assert shift < (1 + shift) * found < 2 * shift
-    assert quadrature_error(rules[1], [{"tau_log__": np.asarray(x)} for x in draws]) < 0.01
+    assert error_of(rules[1], [{"tau_log__": np.asarray(x)} for x in draws]) < 0.01
 
 
 def test_points_found_afresh_are_at_the_highest_mode(python_by_default, monkeypatch):
