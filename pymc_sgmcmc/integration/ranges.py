@@ -40,7 +40,8 @@ def middles_and_factors(
             matters = (h > h.max(axis=0) - largest**2 / 2)[:, :, None]
             first = np.where(matters, at, np.inf).min(axis=0) - spacing * half
             last = np.where(matters, at, -np.inf).max(axis=0) + spacing * half
-            middle, half = (first + last) / 2, (last - first) / 2
+            with np.errstate(invalid="ignore"):  # without density anywhere, the range is empty
+                middle, half = (first + last) / 2, (last - first) / 2
         middles[block] += np.einsum("gij,gj->gi", axes, middle)
         own[block] *= half[:, None] / largest
 

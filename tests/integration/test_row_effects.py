@@ -241,6 +241,20 @@ def test_equally_spaced_points_find_all_modes(python_by_default):
     assert quadrature_error(integrated.centres, integrated.points, points) > 1
 
 
+def test_groups_keep_their_points_where_densities_overflow(python_by_default):
+    """A step too far in the search for a start must not spoil what follows."""
+    model, _ = two_classes(N, level=2.0, s=1.3, noise=1.0)
+    terms = terms_to_integrate(model, "auto", None, predicts=False)
+    integrated = integrated_model(terms, points_of(1, equally_spaced=True))
+    centres, near = integrated.centres, {"s_log__": np.array(0.3), "levels": np.array([-2.0, 2.0])}
+    centres.move(near)
+    before = centres.modes.copy(), centres.factors.copy()
+    with np.errstate(all="ignore"):
+        centres.move({**near, "levels": np.array([-np.inf, np.inf])})
+    np.testing.assert_array_equal(centres.modes, before[0])
+    np.testing.assert_array_equal(centres.factors, before[1])
+
+
 def shares_of_groups():
     """Shares of three categories in 25 groups of few rows; their logits have long tails."""
     rng = np.random.default_rng(5)
