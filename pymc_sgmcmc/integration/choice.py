@@ -77,10 +77,10 @@ def terms_to_integrate(
                 f"sampling the effects of {terms.n_groups} groups of so many rows costs less"
             )
     except NotIntegrated as reason:
+        why = without_suffix(str(reason)).removesuffix(".")
         if wanted != "auto":
-            why = without_suffix(str(reason))
             raise ValueError(f"integrate={wanted!r}: {why}. Leave integrate='auto'.") from reason
-        _log.info(f"No effects are integrated out: {without_suffix(str(reason))}.")
+        _log.info(f"No effects are integrated out: {why}.")
         return None
     names = ", ".join(f"'{own_name(name)}'" for name in terms.names)
     one, kind = ("row", "rows") if of_rows else ("group", "groups")

@@ -13,7 +13,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.gradients.arrays import dims_of, has_named_dims
+from pymc_sgmcmc.gradients.arrays import has_named_dims
 from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axes
 from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in, with_terms
 
@@ -48,9 +48,8 @@ def _row_effects(model: pm.Model) -> tuple[RowAxis, list[TensorVariable]] | None
             row_axes = find_row_axes(model, None, effects, few=True)
         except ValueError:
             continue
-        dims = {dims_of(model, rv)[0] for rv in effects}
         for row_axis in row_axes:
-            if row_axis.length == length and dims <= {None, row_axis.name}:
+            if row_axis.length == length:
                 return row_axis, effects
     return None
 

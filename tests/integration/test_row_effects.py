@@ -173,6 +173,16 @@ def test_group_effects_beside_those_of_rows_are_centred(python_by_default):
     assert {v.name for v in form.sampled.model.free_RVs} == {"tau", "z (as sampled)", "hard"}
 
 
+@pytest.mark.parametrize(("of_effects", "of_rows"), [("row", None), ("person", "row")])
+def test_effects_may_have_a_dim_that_the_rows_lack(of_effects, of_rows):
+    with pm.Model(coords={"row": range(N), "person": range(N)}) as model:
+        x = pm.Normal("x", 0, pm.HalfNormal("s"), dims=of_effects)
+        pm.Normal("y", x, 1, observed=Z, dims=of_rows)
+    terms = terms_to_integrate(model, "auto", None, predicts=False)
+    assert terms is not None
+    assert terms.n_groups == N
+
+
 def test_effects_that_a_shared_variable_depends_on_are_refused(caplog):
     caplog.set_level(logging.INFO, logger="pymc.sgmcmc")
     with pm.Model() as model:
