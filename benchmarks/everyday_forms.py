@@ -13,13 +13,12 @@ points, and with rows that are weighted, censored or truncated. NUTS is PyMC's, 
 import json
 from collections.abc import Callable
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from against_nuts import sample_both
+from against_nuts import extremes, sample_both
 from posterior_table import PosteriorTable
-from pymc.distributions.transforms import log, ordered
+from pymc.distributions.transforms import ordered
 from pytensor.tensor.variable import TensorVariable
 from scipy.interpolate import BSpline
 from scipy.stats import poisson
@@ -313,24 +312,11 @@ def compare(form: str) -> dict:
     with pm.Model() as model:
         FORMS[form](Rows())
     ours, nuts, seconds, seconds_of_nuts = sample_both(model)
-    errors, ratios, sizes = [], [], []
-    for rv in model.free_RVs:
-        change: Callable = np.log if model.rvs_to_transforms[rv] is log else np.asarray
-        own, other = (
-            change(tree.posterior[rv.name].values).reshape(4 * tree.posterior.sizes["draw"], -1)
-            for tree in (ours, nuts)
-        )
-        errors += list(np.abs(own.mean(axis=0) - other.mean(axis=0)) / other.std(axis=0))
-        ratios += list(own.std(axis=0) / other.std(axis=0))
-        sizes.append(float(az.ess(nuts.posterior.to_dataset()[[rv.name]])[rv.name].min()))
     return {
         "form": form,
-        "error": max(errors),
-        "sd low": min(ratios),
-        "sd high": max(ratios),
+        **extremes(model, ours, nuts, [rv.name for rv in model.free_RVs]),
         "updates": json.loads(ours.posterior.attrs["adaptation"])["thin"],
         "passes": float(ours.posterior.attrs["data_passes"]),
-        "NUTS ess": min(sizes),
         "s": seconds,
         "NUTS s": seconds_of_nuts,
         "verdict": ours["diagnosis"].attrs["verdict"],

@@ -9,14 +9,11 @@ runs in its own process.
 """
 
 import json
-from collections.abc import Callable
 
-import arviz as az
 import numpy as np
 import pymc as pm
-from against_nuts import sample_both
+from against_nuts import extremes, sample_both
 from posterior_table import PosteriorTable
-from pymc.distributions.transforms import log
 from pytensor.tensor.variable import TensorVariable
 
 ROWS, COLUMNS = 5000, 20
@@ -80,28 +77,14 @@ def compare(form: str) -> dict:
     """Sample both ways; return a row of the table."""
     model = horseshoe(form)
     ours, nuts, seconds, seconds_of_nuts = sample_both(model, target_accept=0.95)
-    errors, ratios, sizes = [], [], []
-    positive = {rv.name for rv in model.free_RVs if model.rvs_to_transforms[rv] is log}
-    for name in (v.name for v in model.unobserved_RVs):
-        change: Callable = np.log if name in positive else np.asarray
-        own, other = (
-            change(tree.posterior[name].values).reshape(4 * tree.posterior.sizes["draw"], -1)
-            for tree in (ours, nuts)
-        )
-        errors += list(np.abs(own.mean(axis=0) - other.mean(axis=0)) / other.std(axis=0))
-        ratios += list(own.std(axis=0) / other.std(axis=0))
-        sizes.append(float(az.ess(nuts.posterior.to_dataset()[[name]])[name].min()))
     adaptation = json.loads(ours.posterior.attrs["adaptation"])
     return {
         "form": form,
-        "error": max(errors),
-        "sd low": min(ratios),
-        "sd high": max(ratios),
+        **extremes(model, ours, nuts, [v.name for v in model.unobserved_RVs]),
         "updates": adaptation["thin"],
         "passes": float(ours.posterior.attrs["data_passes"]),
         "s": seconds,
         "NUTS s": seconds_of_nuts,
-        "NUTS ess": min(sizes),
         "divergent": int(nuts.sample_stats["diverging"].sum()),
         "verdict": ours["diagnosis"].attrs["verdict"],
     }

@@ -131,13 +131,16 @@ class Centres:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )
-        found = np.isfinite(modes).all(axis=1) & np.isfinite(factors).all(axis=(1, 2))
+        derivatives = self._prior(point, index, modes) if self.follow else []
+        found = np.ones(len(index), dtype=bool)
+        for part in (modes, factors, *derivatives):
+            found &= np.isfinite(part).reshape(len(index), -1).all(axis=1)
         index, modes, factors = index[found], modes[found], factors[found]
         self.modes[index], self.factors[index] = modes, factors
         diagonals = np.diagonal(factors, axis1=1, axis2=2)
         self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
         if self.follow:
-            gradient, hessian = self._prior(point, index)
+            gradient, hessian = (part[found] for part in derivatives)
             self.of_rows[index] = part_of_rows(factors, hessian)
             self.scores[index] = -gradient  # so that the points stay for these values
 
@@ -146,11 +149,11 @@ class Centres:
         modes = self.modes[index]
         if not self.follow:
             return Followed(modes, self.factors[index], self.log_scales[index])
-        gradient, hessian = self._prior(point, index)
+        gradient, hessian = self._prior(point, index, modes)
         return follow_prior(modes, self.scores[index], self.of_rows[index], gradient, hessian, np)
 
-    def _prior(self, point: PointType, index: np.ndarray) -> list[np.ndarray]:
-        return self.density.prior_derivatives(point, index, self.modes[index], self.rows)
+    def _prior(self, point: PointType, index: np.ndarray, modes: np.ndarray) -> list[np.ndarray]:
+        return self.density.prior_derivatives(point, index, modes, self.rows)
 
 
 class IntegratedModel(pm.Model):

@@ -666,6 +666,8 @@ def test_the_start_of_scales_does_not_depend_on_the_sample_of_rows():
     assert abs(start[0] - np.log(0.5)) < 0.4
     too_wide = start_of_scales(objective_of(400), theta, scales, rng)
     assert too_wide[0] > np.log(0.5) + 0.8, "the sample alone would do: this shows nothing"
+    nowhere = np.where(scales, 1e4, theta)  # without density: nothing shows the way
+    np.testing.assert_array_equal(start_of_scales(objective_of(400), nowhere, scales, rng), nowhere)
 
 
 @pytest.mark.slow(4)

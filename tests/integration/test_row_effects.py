@@ -265,6 +265,22 @@ def test_groups_keep_their_points_where_densities_overflow(python_by_default):
     np.testing.assert_array_equal(centres.factors, before[1])
 
 
+@pytest.mark.parametrize("elsewhere", [{"mu": np.inf}, {"s_log__": -2000.0}])
+def test_groups_keep_points_that_follow_where_densities_overflow(elsewhere, python_by_default):
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("s"), shape=(N, 4))
+        pm.Normal("y", a.sum(axis=1), 1, observed=Z)
+    terms = terms_to_integrate(model, "auto", None, predicts=False)
+    centres, start = integrated_model(terms, points_of(4)).centres, {"mu": 0.0, "s_log__": 0.0}
+    assert centres.follow
+    arrays = centres.modes, centres.factors, centres.scores, centres.of_rows
+    before = [array.copy() for array in arrays]
+    with np.errstate(all="ignore"):
+        centres.move({k: np.array(v) for k, v in {**start, **elsewhere}.items()})
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
 def shares_of_groups():
     """Shares of three categories in 25 groups of few rows; their logits have long tails."""
     rng = np.random.default_rng(5)
