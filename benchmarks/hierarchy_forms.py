@@ -332,6 +332,28 @@ def weighted_rows(d: Rows) -> None:
     pm.Potential("y", (weight * pm.logp(rows, y)).sum())
 
 
+def curves(d: Rows) -> None:
+    """Smooth curves of groups, of four overlapping bumps each, non-centred."""
+    t = d.rng.uniform(size=d.n)
+    basis = np.exp(-(((t[:, None] - np.linspace(0, 1, 4)) / 0.3) ** 2))
+    heights = d.rng.normal([0, 1, 1, 0.5], 0.5, (GROUPS, 4))
+    y = d.rng.normal((basis * heights[d.group]).sum(axis=1), 0.4)
+    mean, sd = pm.Normal("mean", shape=4), pm.HalfNormal("sd", 1, shape=4)
+    e = mean + sd * pm.Normal("z", shape=(GROUPS, 4))
+    pm.Normal("y", (basis * e[d.group]).sum(axis=1), pm.HalfNormal("s"), observed=y)
+
+
+def dispersions(d: Rows) -> None:
+    """Counts of groups that differ in mean and in dispersion."""
+    mean = np.exp(d.rng.normal(1, 0.5, GROUPS))[d.group]
+    size = np.exp(d.rng.normal(0.7, 0.5, GROUPS))[d.group]
+    y = d.rng.negative_binomial(size, size / (size + mean))
+    m = pm.Normal("m", pm.Normal("mm", 0, 2), pm.HalfNormal("sm", 1), shape=GROUPS)
+    a = pm.Normal("a", pm.Normal("ma", 0, 2), pm.HalfNormal("sa", 1), shape=GROUPS)
+    mu, alpha = pm.math.exp(m[d.group]), pm.math.exp(a[d.group])
+    pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=y)
+
+
 FORMS: dict[str, Callable[[Rows], None]] = {
     form.__name__: form
     for form in (
@@ -340,7 +362,7 @@ FORMS: dict[str, Callable[[Rows], None]] = {
         *(home_and_away, walk, scales_of_rows, beta_binomial_rows, rows_and_groups),
         *(two_measurements, lognormal_rows),
         *(horseshoe, item_response, groups_and_process, ordered, softmax, hurdle, growth),
-        *(two_kinds, visits_and_times, weighted_rows),
+        *(two_kinds, visits_and_times, weighted_rows, curves, dispersions),
     )
 }
 COLUMNS = {

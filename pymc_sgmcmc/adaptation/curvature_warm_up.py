@@ -399,6 +399,7 @@ class CurvatureWarmUp(WarmUp):
             self.runs.seconds_per_update,
             self._seconds_per_gradient,
             gradients_of_nuts(self.matrix),
+            self.gradients.effects_are_integrated,
         )
         return chosen
 

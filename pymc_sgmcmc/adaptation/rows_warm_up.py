@@ -31,6 +31,9 @@ MOST_SCALES, POINTS_OF_SCALES = 20, 6
 which these are averaged."""
 POINTS_OF_INTEGRALS = 10
 """Number of points between which the error of groups' integrals may change."""
+MOST_FAR, FAR = 10, 3.0
+"""Largest number of scale parameters in whose tails this error is also measured, and the distance,
+in standard deviations, at which chains will be sooner or later."""
 FEW_ROWS_PER_PARAMETER, MOST_COLOURS = 20, 60
 """Rows per parameter below which products of gradients are noisy, and number of differences from
 which it is too costly to replace them by a Hessian."""
@@ -118,9 +121,18 @@ class RowsWarmUp(CurvatureWarmUp):
         others = [rule for rule in self.gradients.other_integrals if form_may_change(rule)]
         near_anchor = self.past is None
         if others and (
-            better := self.gradients.better_integrals(others, self.anchor, points, near_anchor)
+            better := self.gradients.better_integrals(
+                others, self.anchor, points, self._far_points(), near_anchor
+            )
         ):
             raise OtherForm(better, True)
+
+    def _far_points(self) -> np.ndarray:
+        """Return points in both tails of each of some scale parameters, shape (n, d)."""
+        scales = np.flatnonzero(self.is_scale)[:MOST_FAR]
+        z = self.metric.transposed_times(np.eye(self.metric.size)[scales])  # rows of L
+        shifts = FAR * self.metric.times(z / np.linalg.norm(z, axis=1, keepdims=True))
+        return self.anchor + np.concatenate([-shifts, shifts])
 
     def weight_rows(self) -> None:
         """Weight rows by how their gradients change near the anchor, if they may be weighted."""

@@ -42,21 +42,31 @@ def warn_of_slow_draws(
     seconds_per_update: float,
     seconds_per_gradient: Callable[[], float],
     n_of_nuts: int,
+    effects_are_integrated: bool = False,
 ) -> None:
-    """Warn of draws that take many updates or passes over the data."""
+    """Warn of draws that take many updates or passes over the data.
+
+    NUTS does not integrate effects out, so gradients of integrals say nothing about its time.
+    """
     many_passes = chosen.batch_size is not None and chosen.passes_per_draw > MANY_PASSES
     draws = ESS / max(chosen.ess_per_draw, 1e-3)
     seconds = draws * chosen.thin * seconds_per_update
     if (chosen.thin <= MANY_UPDATES and not many_passes) or seconds < LEAST_SECONDS:
         return
-    each = seconds_per_gradient()
-    nuts = DRAWS_OF_NUTS * n_of_nuts * each
+    if effects_are_integrated:
+        beside = "With a few hundred groups NUTS, pm.sample() without step=, may be faster."
+    else:
+        each = seconds_per_gradient()
+        nuts = DRAWS_OF_NUTS * n_of_nuts * each
+        beside = (
+            f"NUTS may take {_duration(nuts)} for pm.sample(), if a draw needs {n_of_nuts} "
+            f"gradients of {each * 1e3:.2g} ms. {CENTRING} "
+            "With a step made by hand, pm.gp.HSGP is better with parametrization='centered'."
+        )
     _log.warning(
         f"Draws will be slow: {chosen.thin} updates and {chosen.passes_per_draw:.3g} passes over "
         f"the data each, so that {ESS} effective draws take about {_duration(seconds)} of CPU "
-        f"time. NUTS may take {_duration(nuts)} for pm.sample(), if a draw needs {n_of_nuts} "
-        f"gradients of {each * 1e3:.2g} ms. {CENTRING} "
-        "With a step made by hand, pm.gp.HSGP is better with parametrization='centered'."
+        f"time. {beside}"
     )
 
 

@@ -47,6 +47,8 @@ class FlatModel:
 
     rows_worth = 1
     """Number of rows of an ordinary model that are as informative as one of this model."""
+    effects_are_integrated = False
+    """Whether a gradient is of integrals over effects of groups."""
 
     def __init__(
         self,
@@ -136,12 +138,17 @@ class FlatModel:
         return ()
 
     def better_integrals(
-        self, others: Sequence[str], anchor: Vector, points: np.ndarray, near_anchor: bool
+        self,
+        others: Sequence[str],
+        anchor: Vector,
+        points: np.ndarray,
+        far_points: np.ndarray,
+        near_anchor: bool,
     ) -> str | None:
         """Return one of ``others`` if integrals over groups' effects have errors that matter.
 
         It is the cheapest that is accurate at the points, which are draws, or nearer to the anchor
-        than these; or one that halves the error; or else the last.
+        than these, and not far off in the tails; or one that halves the error; or else the last.
         """
         return None
 

@@ -72,6 +72,13 @@ class GroupDensity:
         """Return gradient and Hessian of the effects' prior, shapes (m, k) and (m, k, k)."""
         return self._prior_derivatives(point, index, effects, rows)
 
+    def gradients_at_points(
+        self, point: PointType, index: np.ndarray, effects: np.ndarray, rows: GroupRows
+    ) -> np.ndarray:
+        """Return gradients in m groups' effects, shape (points, m, k), at several of these."""
+        [gradients] = self._gradients_at_points(point, index, effects, rows)
+        return gradients
+
     def map(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list:
         """Evaluate a function of the density for parts of the groups, in threads if possible."""
         return mapped(function, parts, self.in_threads)
@@ -80,6 +87,11 @@ class GroupDensity:
     def _at_points(self) -> Callable:
         terms = self.terms
         return self._compiled(pt.tensor3("effects"), lambda a, p: [terms.log_joint_at_points(a, p)])
+
+    @cached_property
+    def _gradients_at_points(self) -> Callable:
+        terms = self.terms
+        return self._compiled(pt.tensor3("effects"), lambda a, p: [terms.gradients_at_points(a, p)])
 
     @cached_property
     def _derivatives(self) -> Callable:

@@ -10,7 +10,7 @@ from pymc_sgmcmc.gradients.flat_model import Vector
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.integration.group_density import mapped
 from pymc_sgmcmc.integration.integrated_model import STAYING
-from pymc_sgmcmc.integration.quadrature_error import quadrature_error
+from pymc_sgmcmc.integration.quadrature_error import largest_change, quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import REFINED, points_of
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
@@ -23,6 +23,9 @@ COARSE, COARSE_NEAR_ANCHOR = 0.1, 0.03
 """Errors above which integrals are taken otherwise: at draws, and nearer to the anchor with one
 effect, because errors grow at least as the square of the distance. With several effects other
 points cost two to ten times as much."""
+COARSE_IN_TAILS = 1.0
+"""Change of the log density by its error, at three standard deviations of a scale parameter, above
+which it is another density: with constant points it may have a second mode there."""
 BLOCK_DENSITIES = 2**22
 """Largest number of densities of single rows in one compiled call on JAX."""
 PARTS = 16
@@ -33,6 +36,7 @@ cores so that the sums are the same on all machines."""
 class GroupGradients(RowGradients):
     """Gradients of single groups of an `IntegratedModel`, whose centres the warm-up moves."""
 
+    effects_are_integrated = True
     rows_worth = 5  # a group has several rows
     _blas_threads = 1  # parts of the groups are evaluated in separate threads
 
@@ -113,23 +117,28 @@ class GroupGradients(RowGradients):
             others.append("refined")
         return (*others, "equally_spaced")
 
-    def better_integrals(self, others, anchor, points, near_anchor):
+    def better_integrals(self, others, anchor, points, far_points, near_anchor):
         centres, rule = self.model.centres, self.model.points
         points, k = [self.point(theta) for theta in points], rule.x.shape[1]
+        far_points = [self.point(theta) for theta in (anchor, *far_points)]
+        coarse = COARSE_NEAR_ANCHOR if k == 1 and near_anchor else COARSE
 
         def error(centres, rule):
-            return quadrature_error(centres, rule, points, DENSITIES_AT_START)
+            near = quadrature_error(centres, rule, points, DENSITIES_AT_START)
+            if len(far_points) == 1:
+                return near / coarse
+            far = largest_change(centres, rule, far_points, DENSITIES_AT_START)
+            return max(near / coarse, far / COARSE_IN_TAILS)
 
-        most = COARSE_NEAR_ANCHOR if k == 1 and near_anchor else COARSE
         now = error(centres, rule)
-        if now <= most:
+        if now <= 1:
             return None
         errors = {}
         if "follow_prior" in others:
             errors["follow_prior"] = error(centres.following(self.point(anchor)), rule)
         if "refined" in others:
             errors["refined"] = error(centres, points_of(k, REFINED))
-        accurate = [name for name, left in errors.items() if left <= most]
+        accurate = [name for name, left in errors.items() if left <= 1]
         halved = [name for name, left in errors.items() if left <= now / 2]
         halved.sort(key=lambda name: errors[name])
         return next((name for name in (*accurate, *halved, *others[-1:])), None)

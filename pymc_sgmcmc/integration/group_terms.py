@@ -161,6 +161,12 @@ class GroupTerms:
             total = pt.switch(counted, rows.astype(a.dtype), 0).sum(axis=-1)
         return total + pt.add(*priors).astype(a.dtype)
 
+    def gradients_at_points(
+        self, a: TensorVariable, placeholders: dict, counted: TensorVariable | None = None
+    ) -> TensorVariable:
+        """Gradients of `log_joint_at_points` in the effects, shape (points, groups, k)."""
+        return pt.grad(self.log_joint_at_points(a, placeholders, counted).sum(), a)
+
     def prior_derivatives(
         self, a: TensorVariable, placeholders: dict
     ) -> tuple[TensorVariable, TensorVariable]:

@@ -17,13 +17,18 @@ from pytensor.graph.replace import clone_replace
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
 from pymc_sgmcmc.gradients.metric import split_flat
+from pymc_sgmcmc.integration.density_following import (
+    derivatives,
+    follow_density,
+    places_of_gradients,
+)
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, padded, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.laplace import highest_modes, log_integrals, modes_and_factors
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
-from pymc_sgmcmc.integration.quadrature_points import NODES, Points
+from pymc_sgmcmc.integration.quadrature_points import NODES, ROTATIONS, Points, rotations
 from pymc_sgmcmc.integration.ranges import middles_and_factors
 from pymc_sgmcmc.integration.stand_ins import own_name
 from pymc_sgmcmc.latents.joint import without_latents
@@ -71,9 +76,9 @@ class Centres:
     """The points at which groups' densities are evaluated: around each group's mode or mean.
 
     Without equally spaced points they are the modes of one effect with a normal prior, and
-    otherwise means by the rule; these follow normal priors, with 2 or 3 effects only if asked to.
-    With equally spaced points of up to three effects they are the middles of the ranges where their
-    density matters.
+    otherwise means by the rule; these follow normal priors, with 2 or 3 effects only if asked to,
+    and with more effects the joint density. With equally spaced points of up to three effects they
+    are the middles of the ranges where their density matters.
 
     Attributes
     ----------
@@ -82,8 +87,9 @@ class Centres:
     may_have_several_modes : bool
         Whether the highest one is sought where points are found afresh.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
-        Gradient of the rows' log likelihood at these points, and the rows' part of the precision,
-        if effects are normal and the points follow their prior; changed in place.
+        If the points follow the effects' prior, the gradient of the rows' log likelihood there and
+        the rows' part of the precision; if they follow the joint density, what `follow_density`
+        compares with. Changed in place.
     """
 
     def __init__(self, density: GroupDensity, rows: GroupRows, rule: Points, follow: bool):
@@ -92,10 +98,12 @@ class Centres:
         self.modes = np.zeros((n, k))
         self.factors = np.broadcast_to(np.eye(k), (n, k, k)).copy()
         self.log_scales = np.zeros(n)
-        self.have_ranges = rule.equally_spaced and k in NODES
-        self.may_have_several_modes = k == 1 and not (self.have_ranges or density.terms.are_normal)
-        self.may_follow = density.terms.are_normal and not rule.equally_spaced
+        are_normal, self.rotated = density.terms.are_normal, k not in NODES
+        self.have_ranges = rule.equally_spaced and not self.rotated
+        self.may_have_several_modes = k == 1 and not (self.have_ranges or are_normal)
+        self.may_follow = are_normal and not self.have_ranges
         self.follow = self.may_follow and (follow or k not in STAYING)
+        self.follow_density = self.follow and self.rotated
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
 
     def following(self, point: PointType) -> "Centres":
@@ -131,29 +139,43 @@ class Centres:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )
-        derivatives = self._prior(point, index, modes) if self.follow else []
+        if self.rotated:
+            factors = factors @ rotations(modes.shape[1])[self.rows.numbers[index] % ROTATIONS]
+        there = self._derivatives(point, index, modes, factors) if self.follow else ()
         found = np.ones(len(index), dtype=bool)
-        for part in (modes, factors, *derivatives):
+        for part in (modes, factors, *there):
             found &= np.isfinite(part).reshape(len(index), -1).all(axis=1)
         index, modes, factors = index[found], modes[found], factors[found]
         self.modes[index], self.factors[index] = modes, factors
-        diagonals = np.diagonal(factors, axis1=1, axis2=2)
-        self.log_scales[index] = np.log(np.abs(diagonals)).sum(axis=1)
+        self.log_scales[index] = np.linalg.slogdet(factors)[1]
         if self.follow:
-            gradient, hessian = (part[found] for part in derivatives)
-            self.of_rows[index] = part_of_rows(factors, hessian)
+            gradient, hessian = (part[found] for part in there)
             self.scores[index] = -gradient  # so that the points stay for these values
+            if self.follow_density:
+                self.of_rows[index] = np.eye(modes.shape[1]) + hessian
+            else:
+                self.of_rows[index] = part_of_rows(factors, hessian)
 
     def at(self, point: PointType, index: np.ndarray) -> Followed:
         """Return some groups' modes and factors at values of the shared parameters."""
-        modes = self.modes[index]
+        held = Followed(self.modes[index], self.factors[index], self.log_scales[index])
         if not self.follow:
-            return Followed(modes, self.factors[index], self.log_scales[index])
-        gradient, hessian = self._prior(point, index, modes)
-        return follow_prior(modes, self.scores[index], self.of_rows[index], gradient, hessian, np)
+            return held
+        scores, of_rows = self.scores[index], self.of_rows[index]
+        gradient, hessian = self._derivatives(point, index, held.modes, held.factors)
+        if self.follow_density:
+            return follow_density(held, scores, of_rows, gradient, hessian, np)
+        return follow_prior(held.modes, scores, of_rows, gradient, hessian, np)
 
-    def _prior(self, point: PointType, index: np.ndarray, modes: np.ndarray) -> list[np.ndarray]:
-        return self.density.prior_derivatives(point, index, modes, self.rows)
+    def _derivatives(
+        self, point: PointType, index: np.ndarray, modes: np.ndarray, factors: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """Return gradient and Hessian of what the points follow, in units of that."""
+        if not self.follow_density:
+            return self.density.prior_derivatives(point, index, modes, self.rows)
+        places = places_of_gradients(modes, factors, np)
+        gradients = self.density.gradients_at_points(point, index, places, self.rows)
+        return derivatives(factors, gradients, np)
 
 
 class IntegratedModel(pm.Model):
@@ -223,13 +245,18 @@ def integrated_model(
     if centres.follow:
         scores = data.add("scores", centres.scores, (DIM,))
         of_rows = data.add("curvatures of rows", centres.of_rows, (DIM,))
-        gradient, hessian = terms.prior_derivatives(modes, placeholders)
-        now = follow_prior(modes, scores, of_rows, gradient, hessian, pt)
-        # The integral does not change with the points, so neither does its gradient need theirs.
-        now = Followed(*map(disconnected_grad, now))
-    else:
+    if centres.follow_density or not centres.follow:
         factors = data.add("factors", centres.factors, (DIM,))
         now = Followed(modes, factors, data.add("log scales", centres.log_scales, (DIM,)))
+    if centres.follow_density:
+        places = places_of_gradients(modes, factors, pt).astype(pytensor.config.floatX)
+        gradients = terms.gradients_at_points(places, placeholders, counted)
+        now = follow_density(now, scores, of_rows, *derivatives(factors, gradients, pt), pt)
+    elif centres.follow:
+        prior = terms.prior_derivatives(modes, placeholders)
+        now = follow_prior(modes, scores, of_rows, *prior, pt)
+    # The integral does not change with the points, so neither does its gradient need theirs.
+    now = Followed(*map(disconnected_grad, now))
     x = points.x.astype(modes.dtype)[:, :, None, None]
     a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
     h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders, counted)

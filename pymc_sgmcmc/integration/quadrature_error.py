@@ -28,6 +28,33 @@ def quadrature_error(
 
     ``densities`` bounds the number of densities of single rows that are evaluated.
     """
+    change = _changes(centres, rule, points, densities)
+    n_groups, n = len(centres.modes), change.shape[1]
+    own = change.var(axis=0, ddof=1).sum()  # of each group alone; below, of all pairs
+    pairs = change.sum(axis=1).var(ddof=1) - own
+    variance = own * n_groups / n
+    if n > 1:
+        variance += pairs * n_groups * (n_groups - 1) / (n * (n - 1))
+    return float(np.sqrt(max(variance, own * n_groups / n)))
+
+
+def largest_change(
+    centres: Centres, rule: Points, points: Sequence[PointType], densities: int
+) -> float:
+    """Estimate the largest difference of D between the first point and the others.
+
+    Points at which groups have no density do not count.
+    """
+    change = _changes(centres, rule, points, densities)
+    differences = np.abs(change[1:].sum(axis=1) - change[0].sum())
+    of_all = differences * len(centres.modes) / change.shape[1]
+    return float(of_all[np.isfinite(of_all)].max(initial=0.0))
+
+
+def _changes(
+    centres: Centres, rule: Points, points: Sequence[PointType], densities: int
+) -> np.ndarray:
+    """Return each group's part of D, of a random sample of the groups, shape (points, groups)."""
     finer = finer_than(rule)
     per_group = centres.rows.sizes.mean() * len(points) * (len(rule.x) + len(finer.x))
     n_groups = len(centres.modes)
@@ -39,13 +66,7 @@ def quadrature_error(
         return by_finer - by_rule
 
     first = change_at(points[0])  # compiled before there are threads
-    change = np.array([first, *centres.density.map(change_at, points[1:])])
-    own = change.var(axis=0, ddof=1).sum()  # of each group alone; below, of all pairs
-    pairs = change.sum(axis=1).var(ddof=1) - own
-    variance = own * n_groups / n
-    if n > 1:
-        variance += pairs * n_groups * (n_groups - 1) / (n * (n - 1))
-    return float(np.sqrt(max(variance, own * n_groups / n)))
+    return np.array([first, *centres.density.map(change_at, points[1:])])
 
 
 def _integrals(centres: Centres, point: PointType, index: np.ndarray, rule: Points) -> np.ndarray:

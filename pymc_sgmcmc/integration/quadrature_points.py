@@ -1,19 +1,22 @@
 """Points and weights that integrate against a standard normal density."""
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import chi2, norm, qmc
+from scipy.stats import chi2, norm, ortho_group, qmc
 
 NODES = {1: 11, 2: 5, 3: 5}
 """Number of Gauss-Hermite nodes per effect, by the number of effects of a group."""
 REFINED = 1.5
 """Factor of this number for densities of two or three effects that are skew."""
-POINTS, POINTS_PER_EFFECT = 64, 5
+POINTS, POINTS_PER_EFFECT = 64, 10
 """Smallest number of points of a Sobol sequence in groups with more effects, in total and per
 effect; the number is a power of 2."""
 ROUNDS = 20
 """Number of rounds in which the points' covariance and distances become exact."""
+ROTATIONS = 1024
+"""Number of random rotations of such points, which groups take in turn."""
 EQUALLY_SPACED = {1: (41, 6.0), 2: (21, 4.8), 3: (9, 3.6)}
 """Number of nodes per effect, and largest node in sds, for densities with several modes."""
 SCAN = {1: (201, 20.0), 2: (21, 20.0), 3: (13, 12.0)}
@@ -43,7 +46,8 @@ def points_of(k: int, refine: float = 1, equally_spaced: bool = False) -> Points
     geometrically with the number of nodes. For more effects they are antithetic points of a Sobol
     sequence, moved so that their mean and covariance are exact, and so are mean and variance of
     their squared distances from the centre: the integral depends on these when the scale of a
-    density changes, for example with that of the rows' errors.
+    density changes, for example with that of the rows' errors. Each group has its own rotation of
+    them, so that the errors of the groups' integrals do not add up.
 
     Equally spaced nodes are for densities with several modes: within modes whose standard
     deviations are five times the distance of nodes their error is negligible, at twice the distance
@@ -95,11 +99,19 @@ def rule_of(k: int, refined: bool, equally_spaced: bool) -> Points:
 
 
 def finer_than(rule: Points) -> Points:
-    """Return points that show a rule's error: a scan for one effect, otherwise twice the nodes."""
+    """Return points that show a rule's error: a scan for one effect, twice the nodes for two or
+    three, and four times the points for more.
+    """
     k = rule.x.shape[1]
     if k > 1:
-        return points_of(k, 2, rule.equally_spaced)
+        return points_of(k, 2 if k in NODES else 4, rule.equally_spaced)
     return scan(1)
+
+
+@cache
+def rotations(k: int) -> np.ndarray:
+    """Return rotations and reflections drawn uniformly, shape (ROTATIONS, k, k)."""
+    return ortho_group.rvs(k, size=ROTATIONS, random_state=0)
 
 
 def scan(k: int) -> Points:

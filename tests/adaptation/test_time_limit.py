@@ -85,7 +85,10 @@ def test_slow_draws_are_foreseen(caplog):
     assert not caplog.text
     warn_of_slow_draws(replace(CHOSEN, thin=240), 1e-3, measure, 31)
     warn_of_slow_draws(replace(CHOSEN, passes_per_draw=6.0), 1e-2, measure, 31)
-    one, other = caplog.messages
+    warn_of_slow_draws(replace(CHOSEN, thin=240), 1e-3, lambda: pytest.fail("timed"), 31, True)
+    one, other, integrated = caplog.messages
+    assert "240 updates" in integrated
+    assert "NUTS, pm.sample() without step=" in integrated
     assert "240 updates and 2 passes over the data each" in one
     assert "400 effective draws take about 3 min of CPU" in one  # 800 draws, 192 s
     assert "NUTS may take 21 min" in one  # 8000 draws of 31 gradients of 5 ms, 1240 s

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import get_mode
 from pytensor.tensor.elemwise import Elemwise
+from scipy.special import polygamma
 
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.backends.vectorized_math import OnNumba, exp
@@ -19,6 +20,10 @@ EXACT = {
     "log1p": (np.log1p, np.concatenate([-NEAR_ZERO, NEAR_ZERO, np.exp(ARGUMENTS)])),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), ARGUMENTS),
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), ARGUMENTS),
+    "tri_gamma": (
+        lambda x: polygamma(1, x.astype(float)),
+        np.concatenate([np.geomspace(1e-6, 1e6, 5001), np.linspace(-9.9, -0.1, 50)]),
+    ),
 }
 ENDS = [np.nan, np.inf, -np.inf, 0.0, -2.0]
 AT_ENDS = {
@@ -27,6 +32,7 @@ AT_ENDS = {
     "log1p": [np.nan, np.inf, np.nan, 0, np.nan],
     "sigmoid": [np.nan, 1, 0, 0.5, 1 / (1 + np.exp(2))],
     "softplus": [np.nan, np.inf, 0, np.log(2), np.log1p(np.exp(-2))],
+    "tri_gamma": [np.nan, 0, np.inf, np.inf, np.inf],
 }
 
 
@@ -53,6 +59,8 @@ def test_functions_are_those_of_the_c_library(name, dtype):
     exact = right(values.astype(np.longdouble))
     # As if the exponential's argument had been rounded, and a few roundings of the result.
     argument = np.abs(values) if name in ("exp", "sigmoid", "softplus") else 0
+    if name == "tri_gamma":  # of the sine of pi x
+        argument = 10 * np.maximum(-values, 0)
     allowed = (4 + 2 * argument) * np.finfo(dtype).eps * np.abs(exact)
     assert (np.abs(function(values) - exact) <= allowed).all()
     at_ends = function(np.array(ENDS, dtype))
