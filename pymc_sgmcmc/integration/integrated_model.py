@@ -25,7 +25,12 @@ from pymc_sgmcmc.integration.density_following import (
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, padded, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
-from pymc_sgmcmc.integration.laplace import highest_modes, log_integrals, modes_and_factors
+from pymc_sgmcmc.integration.laplace import (
+    ROWS_PER_CALL,
+    highest_modes,
+    log_integrals,
+    modes_and_factors,
+)
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
 from pymc_sgmcmc.integration.quadrature_points import NODES, ROTATIONS, Points, rotations
@@ -139,6 +144,8 @@ class Centres:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
             )
+        diagonals = np.diagonal(factors, axis1=1, axis2=2)
+        log_scales = np.log(np.abs(diagonals)).sum(axis=1)
         if self.rotated:
             factors = factors @ rotations(modes.shape[1])[self.rows.numbers[index] % ROTATIONS]
         there = self._derivatives(point, index, modes, factors) if self.follow else ()
@@ -147,7 +154,7 @@ class Centres:
             found &= np.isfinite(part).reshape(len(index), -1).all(axis=1)
         index, modes, factors = index[found], modes[found], factors[found]
         self.modes[index], self.factors[index] = modes, factors
-        self.log_scales[index] = np.linalg.slogdet(factors)[1]
+        self.log_scales[index] = log_scales[found]
         if self.follow:
             gradient, hessian = (part[found] for part in there)
             self.scores[index] = -gradient  # so that the points stay for these values
@@ -170,11 +177,21 @@ class Centres:
     def _derivatives(
         self, point: PointType, index: np.ndarray, modes: np.ndarray, factors: np.ndarray
     ) -> Sequence[np.ndarray]:
-        """Return gradient and Hessian of what the points follow, in units of that."""
+        """Return gradient and Hessian of the density that the points follow: those of the joint
+        density in standard deviations.
+        """
         if not self.follow_density:
             return self.density.prior_derivatives(point, index, modes, self.rows)
         places = places_of_gradients(modes, factors, np)
-        gradients = self.density.gradients_at_points(point, index, places, self.rows)
+        gradients = np.empty_like(places)
+
+        def evaluate(block: slice) -> None:
+            gradients[:, block] = self.density.gradients_at_points(
+                point, index[block], places[:, block], self.rows
+            )
+
+        evaluate(slice(0, 1))  # compiled before there are threads
+        self.density.map(evaluate, self.rows.blocks(index, ROWS_PER_CALL // len(places)))
         return derivatives(factors, gradients, np)
 
 
