@@ -177,9 +177,7 @@ class Centres:
     def _derivatives(
         self, point: PointType, index: np.ndarray, modes: np.ndarray, factors: np.ndarray
     ) -> Sequence[np.ndarray]:
-        """Return gradient and Hessian of the density that the points follow: those of the joint
-        density in standard deviations.
-        """
+        """Gradient and Hessian of the prior, or of the joint density in standard deviations."""
         if not self.follow_density:
             return self.density.prior_derivatives(point, index, modes, self.rows)
         places = places_of_gradients(modes, factors, np)
@@ -190,8 +188,12 @@ class Centres:
                 point, index[block], places[:, block], self.rows
             )
 
-        evaluate(slice(0, 1))  # compiled before there are threads
-        self.density.map(evaluate, self.rows.blocks(index, ROWS_PER_CALL // len(places)))
+        blocks = self.rows.blocks(index, ROWS_PER_CALL // len(places))
+        if len(blocks) == 1:  # as for each draw of effects, in threads of its own
+            evaluate(blocks[0])
+        else:
+            evaluate(slice(0, 1))  # compiled before there are threads
+            self.density.map(evaluate, blocks)
         return derivatives(factors, gradients, np)
 
 

@@ -7,8 +7,9 @@ For each group, with h(a) = log p(y, a | shared) of its k effects::
 
 (adaptive quadrature: Pinheiro and Bates 1995), with points x_s and weights w_s for the standard
 normal density. The sum is nearly the same for all a* and L near these. So they are found once, at
-values of the shared parameters in the middle of the posterior, and for other values follow at most
-the effects' prior (see `pymc_sgmcmc.integration.prior_following`).
+values of the shared parameters in the middle of the posterior, and for other values follow the
+effects' prior (see `pymc_sgmcmc.integration.prior_following`), the joint density
+(`pymc_sgmcmc.integration.density_following`), or neither.
 """
 
 from collections.abc import Callable
