@@ -26,7 +26,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import loops
 
-from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
+from pymc_sgmcmc.run.mapped_chains import VectorizedChains
 
 RESULTS = Path(__file__).parent / "results" / "chains.txt"
 CHAINS = {"blr": [1, 8, 64, 1024], "mlp": [1, 4, 16]}

@@ -35,7 +35,7 @@ from pymc.model import Model
 from truth import POSTERIORS, Moments, errors, moments_of, truth
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.exact.importance_sampling import effective_number
+from pymc_sgmcmc.exact.certificate_weights import effective_number
 
 RESULTS = Path(__file__).parent / "results" / "crossover.txt"
 CASES = (

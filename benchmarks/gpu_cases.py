@@ -96,7 +96,7 @@ class Ours:
         import jax
 
         from pymc_sgmcmc.run.chain_batches import ChainBatches
-        from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
+        from pymc_sgmcmc.run.mapped_chains import VectorizedChains
 
         together = VectorizedChains(
             step, [point] * chains, np.random.default_rng(0).spawn(chains), 0, 10**9

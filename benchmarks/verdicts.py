@@ -31,9 +31,9 @@ from scipy import special, stats
 from truth import truth
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.pymc_sampler_interface import StepSampler
 from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.schedules import Constant
-from pymc_sgmcmc.step_sampler import StepSampler
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.txt"
 N, FEW_ROWS, D = 5000, 100, 6

@@ -12,7 +12,7 @@ from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.diagnosis.robust import robust
 from pymc_sgmcmc.evaluation.loo import loo
 from pymc_sgmcmc.evaluation.marginal_likelihood import log_marginal_likelihood
-from pymc_sgmcmc.evaluation.missing_data import complete
+from pymc_sgmcmc.evaluation.row_completion import complete
 from pymc_sgmcmc.instead_of_nuts import instead_of_nuts
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.importance.neural_importance import NeuralImportance

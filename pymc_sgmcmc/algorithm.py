@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.argument_checks import positive_number
+from pymc_sgmcmc.number_checks import positive_number
 
 Tensors = list[TensorVariable]
 State = dict[str, Tensors]

@@ -24,7 +24,7 @@ from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 from pymc_sgmcmc.batches.touched import TouchedGroups
 from pymc_sgmcmc.batches.whole_groups import GroupBatches
-from pymc_sgmcmc.call_length import CallLength
+from pymc_sgmcmc.compiled_call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
 from pymc_sgmcmc.gradients.start_check import BadStart, check_start, numbers_of_start

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.compile.ops import deep_copy_op
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.slots import Touched, gathered, scattered
+from pymc_sgmcmc.local_slots import Touched, gathered, scattered
 
 Tensors = list[TensorVariable]
 

@@ -20,9 +20,9 @@ from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.group_records import GroupRecords
+from pymc_sgmcmc.local_slots import Touched, gathered, masked, n_touched
 from pymc_sgmcmc.noise import NoiseStream
 from pymc_sgmcmc.pymc_internals import jitted
-from pymc_sgmcmc.slots import Touched, gathered, masked, n_touched
 
 DIVERGENCE_LIMIT = 1e15
 """Limit beyond which an update counts as diverged: the sum of theta (on the unconstrained scale)

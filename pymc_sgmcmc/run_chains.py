@@ -24,7 +24,6 @@ from pymc_sgmcmc.exact.exact_draws import ExactPhase
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.adapted_run import FreeLength, describe_adaptation
 from pymc_sgmcmc.run.advance import advanced, refuse_step_in_use
-from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.engines import chain_method_of, engine_of
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 from pymc_sgmcmc.run.observers import Observers
@@ -33,7 +32,8 @@ from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.recorder import recorder_of, without_nothing
 from pymc_sgmcmc.run.result import affordable_data, check_convergence, salvage, summary, to_datatree
 from pymc_sgmcmc.run.result_form import check_form, data_names
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.run_events import Run
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.step import adaptation_of, minibatch_steps
 from pymc_sgmcmc.storage.store import ZarrStore
 

@@ -18,8 +18,8 @@ from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit, warm_ups
 from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
-from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_terms import Integrate
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.pymc_internals import quiet_logging
 from pymc_sgmcmc.run.adapted_run import (
@@ -28,11 +28,14 @@ from pymc_sgmcmc.run.adapted_run import (
     free_length,
     starts_near_the_posterior,
 )
-from pymc_sgmcmc.run.arguments import Arguments
-from pymc_sgmcmc.run.missing_outcomes import with_missing_outcomes, without_missing_outcomes
+from pymc_sgmcmc.run.draws_of_missing_outcomes import (
+    with_missing_outcomes,
+    without_missing_outcomes,
+)
 from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.pymc_sample import fitting_bambi
 from pymc_sgmcmc.run.result_form import check_form, names_in_result
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.run.seeds import seeded
 from pymc_sgmcmc.run.starts import starts_of
 from pymc_sgmcmc.run.step_of_run import sampled_model, step_for_all

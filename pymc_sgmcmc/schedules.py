@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from pymc_sgmcmc.argument_checks import as_float, positive_number, real_number, shown
+from pymc_sgmcmc.number_checks import as_float, positive_number, real_number, shown
 
 StepSize = float | Callable[[int], float]
 

@@ -17,11 +17,10 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted, announce
-from pymc_sgmcmc.adaptation.adapted import Adapted, earlier_adaptation
-from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted, earlier_adaptation
+from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
 from pymc_sgmcmc.adaptation.plan import Asked
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.compile_time import compile_lock
@@ -32,6 +31,7 @@ from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.start_check import check_start
 from pymc_sgmcmc.latents.joint import Latents
+from pymc_sgmcmc.number_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.pymc_internals import is_worker
 from pymc_sgmcmc.schedules import Schedule, StepSize, as_schedule
 from pymc_sgmcmc.step_kernel import kernel_of, model_of_step

@@ -18,7 +18,6 @@ from pymc_sgmcmc.adaptation.plan import (
     planned,
     tell_of_rows,
 )
-from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.gradients.all_rows import with_all_rows
 from pymc_sgmcmc.gradients.arrays import warn_if_integers_overflowed
 from pymc_sgmcmc.gradients.control_variate import ControlVariate
@@ -28,12 +27,13 @@ from pymc_sgmcmc.gradients.local_variables import elements_per_group
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.pm_minibatch import written_in_minibatches
-from pymc_sgmcmc.gradients.row_axis import n_rows_of
+from pymc_sgmcmc.gradients.rows_in_batches import n_rows_of
 from pymc_sgmcmc.gradients.source import GradientSource
 from pymc_sgmcmc.gradients.tempered import tempered
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.latents.gradient import latent_gradient_source
 from pymc_sgmcmc.latents.joint import Latents, without_latents
+from pymc_sgmcmc.number_checks import is_auto
 from pymc_sgmcmc.schedules import Schedule, as_schedule
 
 _log = logging.getLogger("pymc.sgmcmc")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
+from pymc_sgmcmc.file_lock import Lock, delete_abandoned, locked_folder
 
 PREFIX = "pymc_sgmcmc_"
 OWNER = "owner.lock"

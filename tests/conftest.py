@@ -14,7 +14,7 @@ from pytensor.configparser import _ChangeFlagsDecorator
 from threadpoolctl import threadpool_limits
 
 import pymc_sgmcmc as sgm
-import pymc_sgmcmc.exact.certificate_group
+import pymc_sgmcmc.exact.certificate_in_result
 from pymc_sgmcmc.backends.compile_time import compile_lock
 
 # A shell's background jobs ignore Ctrl-C, which the tests send to themselves.
@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(50_000, 20, 100)
 
 # It compiles a function of each model; test_exact.py tests it.
-pymc_sgmcmc.exact.certificate_group.MOST_NUMBERS = -1
+pymc_sgmcmc.exact.certificate_in_result.MOST_NUMBERS = -1
 
 TESTS_BETWEEN_COLLECTIONS = 10
 

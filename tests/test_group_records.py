@@ -9,7 +9,7 @@ import pytest
 from pymc_sgmcmc import MSGNHT_S
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.group_records import GroupRecords
-from pymc_sgmcmc.slots import Touched, gathered, scattered
+from pymc_sgmcmc.local_slots import Touched, gathered, scattered
 
 QUICK = {"mode": "FAST_COMPILE"}
 USERS, ITEMS = 5, 4

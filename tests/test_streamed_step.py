@@ -20,8 +20,8 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
 from pymc_sgmcmc.batches.streamed_batches import StreamedBatches
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.run import sequential, vectorized_chains
-from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
+from pymc_sgmcmc.run import mapped_chains, sequential
+from pymc_sgmcmc.run.mapped_chains import VectorizedChains
 
 N = 3000
 RUN = dict(progressbar=False, compute_convergence_checks=False)
@@ -381,7 +381,7 @@ def test_chains_together_read_what_each_reads_alone(
     Alike to rounding: XLA may add up several chains in another order. A chain that got another's
     rows, or rows out of turn, would differ in the first digits.
     """
-    monkeypatch.setattr(vectorized_chains, "BYTES_PER_CALL", n_bytes)
+    monkeypatch.setattr(mapped_chains, "BYTES_PER_CALL", n_bytes)
     data = sgm.StreamedData(on_disk, window=500, chunk=20)
     step = make_step(make_model(data.head()), data, mode=mode, **options)
     run = dict(step=step, model=step.model, draws=80, tune=6, chains=3, random_seed=1, **RUN)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.kinds import Gradients, kind_of
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
+from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
 from pymc_sgmcmc.adaptation.step_size import expected_friction
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.schedules import Constant, Schedule

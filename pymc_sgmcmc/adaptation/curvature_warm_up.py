@@ -12,7 +12,8 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 
-from pymc_sgmcmc.adaptation.adapted import ANEW, Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import ANEW, Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     no_wider_than,
@@ -28,7 +29,6 @@ from pymc_sgmcmc.adaptation.jumps import (
 from pymc_sgmcmc.adaptation.non_centring_rule import weak_effects
 from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
 from pymc_sgmcmc.adaptation.objective import Objective, WholeObjective
-from pymc_sgmcmc.adaptation.other_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
     Settings,
@@ -41,7 +41,7 @@ from pymc_sgmcmc.adaptation.start import find_start
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import ENOUGH, WarmUp
 from pymc_sgmcmc.backends.blas_threads import blas_threads
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS
+from pymc_sgmcmc.gradients.rows_in_batches import FEW_ROWS
 
 _log = logging.getLogger("pymc.sgmcmc")
 

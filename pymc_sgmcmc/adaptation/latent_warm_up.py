@@ -13,7 +13,7 @@ from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 
 from pymc_sgmcmc.adaptation.adam import adam, prior_unit, reach
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     positive,

@@ -28,7 +28,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.exceptions import SamplingError
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.curvature import (
     largest_change,
     positive,

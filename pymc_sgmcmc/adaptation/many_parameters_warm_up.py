@@ -14,7 +14,7 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_sgmcmc.adaptation.adam import SCATTER, adam, prior_unit
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.adaptation.step_size import pace
 from pymc_sgmcmc.adaptation.warm_up import WarmUp

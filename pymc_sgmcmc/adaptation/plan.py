@@ -12,12 +12,17 @@ from pymc.model import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Algorithm
-from pymc_sgmcmc.argument_checks import is_auto
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import LEAST_GROUPS, Local
 from pymc_sgmcmc.gradients.metric import Dense, Diagonal, Metric
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, advice_on_tables, find_row_axes, find_row_axis
+from pymc_sgmcmc.gradients.rows_in_batches import (
+    FEW_ROWS,
+    advice_on_tables,
+    find_row_axes,
+    find_row_axis,
+)
 from pymc_sgmcmc.latents.joint import Latents, find_latents
+from pymc_sgmcmc.number_checks import is_auto
 
 _log = logging.getLogger("pymc.sgmcmc")
 

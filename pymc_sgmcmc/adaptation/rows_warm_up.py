@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
+from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours
 from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivatives
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
 from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, RowsObjective
-from pymc_sgmcmc.adaptation.other_form import OtherForm, form_may_change
 from pymc_sgmcmc.adaptation.row_weights import RowWeights
 from pymc_sgmcmc.adaptation.short_runs import Settings
 from pymc_sgmcmc.gradients.anchor_factors import AnchorFactors

@@ -6,7 +6,7 @@ from math import ceil, log2, pi
 
 import numpy as np
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.short_runs import CENTRING
 
 _log = logging.getLogger("pymc.sgmcmc")

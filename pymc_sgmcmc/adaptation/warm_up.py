@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.other_form import OtherForm
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.change_of_form import OtherForm
 from pymc_sgmcmc.adaptation.scale_parameters import is_scale
 from pymc_sgmcmc.adaptation.short_runs import (
     Settings,

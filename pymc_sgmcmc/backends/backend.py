@@ -18,8 +18,8 @@ from pytensor.link.basic import JITLinker
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import compile_lock
+from pymc_sgmcmc.number_checks import shown
 
 
 class Backend(ABC):

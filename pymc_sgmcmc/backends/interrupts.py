@@ -23,7 +23,7 @@ from sys import monitoring
 from types import CodeType, FrameType
 from typing import Any
 
-from pymc_sgmcmc.internals import available
+from pymc_sgmcmc.internals_used import available
 
 CALLED_BY_MACHINE_CODE = {ctypes.cast.__code__}
 """Code called by machine code, for arrays that a function returns and its generators."""

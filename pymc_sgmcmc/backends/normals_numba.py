@@ -8,7 +8,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit
 
 from pymc_sgmcmc.backends.box_muller import PARITY, ROTATIONS, cosine_series, sine_series
 from pymc_sgmcmc.backends.numba_math import FLOAT_MATH, FLOAT_TYPES, inlined, polynomial_of
-from pymc_sgmcmc.internals import available
+from pymc_sgmcmc.internals_used import available
 
 if available("backends/normals_numba.py", "a call of compiled updates takes a little longer"):
     from numba.np.random.generator_core import next_uint64

@@ -7,9 +7,9 @@ import pymc_sgmcmc.backends.matrix_products
 import pymc_sgmcmc.backends.random_operations  # (for their implementations on numba)
 import pymc_sgmcmc.backends.software_prefetch
 import pymc_sgmcmc.backends.vectorized_math  # noqa: F401 (for the rewrites they register)
-from pymc_sgmcmc.internals import available
+from pymc_sgmcmc.internals_used import available
 
-NEEDED = ("cheap_calls", "generator_address", "link_time_optimization")
+NEEDED = ("low_overhead_linker", "generator_address", "link_time_optimization")
 """Files of this folder without which PyTensor's linker is used."""
 PLAIN = "PyTensor's own numba linker is used, with which compilation and calls take longer"
 
@@ -21,6 +21,6 @@ def with_cheap_calls(mode: Mode) -> Mode:
     mode = mode.including("software_prefetch", "matrix_products", "vectorized_math")
     if not all([available(f"backends/{name}.py", PLAIN) for name in NEEDED]):
         return mode
-    from pymc_sgmcmc.backends.cheap_calls import CheapCalls
+    from pymc_sgmcmc.backends.low_overhead_linker import CheapCalls
 
     return Mode(CheapCalls(), mode.provided_optimizer)

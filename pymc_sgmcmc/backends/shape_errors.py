@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from numba.extending import overload
 from numba.np import arrayobj
 
-from pymc_sgmcmc.internals import available
+from pymc_sgmcmc.internals_used import available
 
 
 def raise_without_shapes(source_shape, shape):

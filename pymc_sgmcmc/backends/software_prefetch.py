@@ -18,7 +18,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_sgmcmc.internals import available
+from pymc_sgmcmc.internals_used import available
 
 CACHE_LINE = 64
 """Number of bytes that are fetched from memory together."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.data_sources import ArraySource, IterableSource, Passage
+from pymc_sgmcmc.number_checks import whole_number
 
 WINDOW_BYTES = 2**26
 """Default size of a shuffle window in bytes, 64 MiB: memory holds two windows and a block."""

@@ -10,11 +10,11 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.choice import pads_groups, terms_to_integrate
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
 from pymc_sgmcmc.integration.quadrature_points import rule_of
+from pymc_sgmcmc.integration.whether_to_integrate import pads_groups, terms_to_integrate
 from pymc_sgmcmc.run.pymc_sample import is_bambi
 
 

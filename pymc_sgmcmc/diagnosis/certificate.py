@@ -9,12 +9,12 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.diagnosis.as_sampled import as_sampled
 from pymc_sgmcmc.diagnosis.coordinates import coordinates_of_draws, stored_coordinates
 from pymc_sgmcmc.diagnosis.diagnose import evaluator_of
-from pymc_sgmcmc.exact.certificate_group import (
+from pymc_sgmcmc.exact.certificate_in_result import (
     can_be_certified,
     corrected_moments,
     with_certificate,
 )
-from pymc_sgmcmc.exact.importance_sampling import LARGEST
+from pymc_sgmcmc.exact.certificate_weights import LARGEST
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 

@@ -9,15 +9,14 @@ import numpy as np
 from pymc.model import Model
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.kinds import kind_of
+from pymc_sgmcmc.adaptation.kinds_of_model import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, LARGEST_DENSE, automatic_batch_size
-from pymc_sgmcmc.argument_checks import true_or_false
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.as_sampled import as_sampled, row_gradients
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates, coordinates_of_draws, stored_coordinates
-from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.diagnosis_table import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     EXACT_DRAWS,
     MOST_DRAWS,
@@ -34,13 +33,14 @@ from pymc_sgmcmc.diagnosis.measure import (
 )
 from pymc_sgmcmc.diagnosis.measure_run import MEASURES
 from pymc_sgmcmc.diagnosis.verdict import BURN_IN, times_as_many_draws
-from pymc_sgmcmc.exact.certificate_group import can_be_certified, with_certificate
+from pymc_sgmcmc.exact.certificate_in_result import can_be_certified, with_certificate
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.row_axis import FEW_ROWS, find_row_axes, n_rows_of
+from pymc_sgmcmc.gradients.rows_in_batches import FEW_ROWS, find_row_axes, n_rows_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel
+from pymc_sgmcmc.number_checks import true_or_false
 from pymc_sgmcmc.run.adapted_run import describe_adaptation
 from pymc_sgmcmc.run.points_to_diagnose import PointsToDiagnose
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S

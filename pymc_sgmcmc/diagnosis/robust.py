@@ -18,7 +18,7 @@ from pymc.model import Model
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.diagnosis.as_sampled import as_sampled, row_gradients
-from pymc_sgmcmc.exact.certificate_group import on_their_own_scale
+from pymc_sgmcmc.exact.certificate_in_result import on_their_own_scale
 from pymc_sgmcmc.gradients.value_draws import value_draws
 
 

@@ -26,7 +26,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     too_few,
 )
 from pymc_sgmcmc.diagnosis.stein import BLOCKS
-from pymc_sgmcmc.exact.importance_sampling import LARGEST_K_HAT
+from pymc_sgmcmc.exact.certificate_weights import LARGEST_K_HAT
 
 LARGEST_RHAT = 1.05
 """Largest R-hat that passes, unless chance explains a larger one."""

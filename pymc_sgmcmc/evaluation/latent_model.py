@@ -24,7 +24,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.gradients.arrays import Array, array_value, observed_array, refuse_nan_in
 from pymc_sgmcmc.gradients.data_check import IndexCheck
-from pymc_sgmcmc.gradients.row_axis import find_row_axis, sliced_axis
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axis, sliced_axis
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.gradient import LatentGradientSource, latent_gradient_source
 from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, find_latents, without_latents

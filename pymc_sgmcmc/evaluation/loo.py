@@ -9,12 +9,12 @@ from arviz_stats.utils import ELPDDataLOOSubsample
 from pymc.model import Model, modelcontext
 from xarray import DataArray, DataTree
 
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.gradients.all_rows import model_of_all_rows
-from pymc_sgmcmc.gradients.row_axis import n_rows_of
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
+from pymc_sgmcmc.gradients.rows_in_batches import n_rows_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.integration.missing_outcomes import of_observed_rows
+from pymc_sgmcmc.number_checks import whole_number
 
 MOST_DRAWS = 2000
 """Largest number of draws used; if there are more, evenly spaced ones are used."""

@@ -20,11 +20,11 @@ from pymc.util import RandomGenerator, get_random_generator
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp
 
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.evaluation.latent_model import Compiled, Draws, FromPrior, LatentModel, Thetas
 from pymc_sgmcmc.evaluation.log_weights import LogWeights, annealed, importance
 from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents
+from pymc_sgmcmc.number_checks import whole_number
 
 PARTICLES_PER_CALL = 2048
 """Largest number of rows times weights per row in one compiled call, which bounds its memory."""

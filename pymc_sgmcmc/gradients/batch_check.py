@@ -14,7 +14,7 @@ from pymc_sgmcmc.backends.compile_time import without_code
 from pymc_sgmcmc.gradients.arrays import AS_WRITTEN, Array, array_value, python_function
 from pymc_sgmcmc.gradients.batch_terms import Term
 from pymc_sgmcmc.gradients.refusals import explained
-from pymc_sgmcmc.gradients.row_axis import RowAxis
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis
 
 MAX_ROWS = 20_000
 """Largest number of rows to check; if there are more, a random subset bounds the cost."""

@@ -35,7 +35,7 @@ from pymc_sgmcmc.gradients.arrays import (
 from pymc_sgmcmc.gradients.potentials import elements_of, values_of
 from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized, with_plain_scalars
-from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, sliced_axis
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis, batch_ndim, sliced_axis
 from pymc_sgmcmc.gradients.sparse_rows import products_of_rows
 
 

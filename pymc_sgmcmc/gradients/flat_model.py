@@ -133,7 +133,7 @@ class FlatModel:
     def other_integrals(self) -> Sequence[str]:
         """Changes of the form by which integrals over groups' effects may become more accurate.
 
-        They are fields of `pymc_sgmcmc.adaptation.adapted.Adapted`, the cheapest first.
+        They are fields of `pymc_sgmcmc.adaptation.adapted_settings.Adapted`, the cheapest first.
         """
         return ()
 

@@ -27,10 +27,10 @@ from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups, coarsest, groups_around
 from pymc_sgmcmc.gradients.arrays import sum_of, weighted
 from pymc_sgmcmc.gradients.differentiate import before_gradients, gradients_of, tidy
+from pymc_sgmcmc.gradients.group_sizes import GroupsOfData
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable
-from pymc_sgmcmc.gradients.row_groups import GroupsOfData
 from pymc_sgmcmc.gradients.source import GradientSource
-from pymc_sgmcmc.slots import Touched
+from pymc_sgmcmc.local_slots import Touched
 
 
 @dataclass(frozen=True)

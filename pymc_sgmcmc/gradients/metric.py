@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Gradient, MappedGradient, Tensors
-from pymc_sgmcmc.slots import Touched
+from pymc_sgmcmc.local_slots import Touched
 
 
 class Metric(ABC):

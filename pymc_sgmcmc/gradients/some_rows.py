@@ -9,7 +9,7 @@ from pytensor.tensor.type import TensorType
 from pymc_sgmcmc.gradients.arrays import array_value, arrays_of
 from pymc_sgmcmc.gradients.batch_terms import of_size
 from pymc_sgmcmc.gradients.resize import folded, resized, with_plain_scalars
-from pymc_sgmcmc.gradients.row_axis import RowAxis, sliced_axis
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis, sliced_axis
 from pymc_sgmcmc.gradients.sparse_rows import products_of_rows
 from pymc_sgmcmc.gradients.substitute import substitute
 

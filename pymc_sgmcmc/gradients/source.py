@@ -13,7 +13,6 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import WholeGroups
@@ -21,8 +20,9 @@ from pymc_sgmcmc.gradients.arrays import Array, array_name, array_value, data_na
 from pymc_sgmcmc.gradients.full_terms import FullTerm
 from pymc_sgmcmc.gradients.local_model import LocalVariable
 from pymc_sgmcmc.gradients.substitute import substitute
+from pymc_sgmcmc.local_slots import Touched
 from pymc_sgmcmc.noise import NoiseStream
-from pymc_sgmcmc.slots import Touched
+from pymc_sgmcmc.number_checks import whole_number
 
 type Sliced = tuple[tuple[Array, int], ...]
 """Arrays whose rows belong together, each with its axis of rows."""

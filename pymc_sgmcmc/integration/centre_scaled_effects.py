@@ -27,8 +27,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON, evaluate, has_named_dims
-from pymc_sgmcmc.gradients.row_axis import find_row_axes
-from pymc_sgmcmc.integration.stand_ins import with_stand_in
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axes
+from pymc_sgmcmc.integration.reparametrised_models import with_stand_in
 
 _log = logging.getLogger("pymc.sgmcmc")
 

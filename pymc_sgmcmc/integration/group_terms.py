@@ -24,13 +24,13 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
 from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
+from pymc_sgmcmc.gradients.group_sizes import RowGroups
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to
-from pymc_sgmcmc.gradients.row_axis import RowAxis, find_row_axes, find_row_axis
-from pymc_sgmcmc.gradients.row_groups import RowGroups
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis, find_row_axes, find_row_axis
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.integration.joined_groups import Rows, indices_of_most_groups, joined_by_group
 

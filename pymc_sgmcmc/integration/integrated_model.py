@@ -22,6 +22,7 @@ from pymc_sgmcmc.integration.density_following import (
     follow_density,
     places_of_gradients,
 )
+from pymc_sgmcmc.integration.density_ranges import middles_and_factors
 from pymc_sgmcmc.integration.group_density import GroupDensity
 from pymc_sgmcmc.integration.group_rows import GroupRows, padded, ragged
 from pymc_sgmcmc.integration.group_terms import GroupTerms
@@ -34,8 +35,7 @@ from pymc_sgmcmc.integration.laplace import (
 from pymc_sgmcmc.integration.moments import means_and_factors
 from pymc_sgmcmc.integration.prior_following import Followed, follow_prior, part_of_rows
 from pymc_sgmcmc.integration.quadrature_points import NODES, ROTATIONS, Points, rotations
-from pymc_sgmcmc.integration.ranges import middles_and_factors
-from pymc_sgmcmc.integration.stand_ins import own_name
+from pymc_sgmcmc.integration.reparametrised_models import own_name
 from pymc_sgmcmc.latents.joint import without_latents
 
 DIM = "group of rows"

@@ -32,7 +32,7 @@ from pymc_sgmcmc.gradients.arrays import (
     sum_of,
 )
 from pymc_sgmcmc.gradients.batch_check import DISTANCES, near, total_of
-from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis, batch_ndim
 from pymc_sgmcmc.gradients.some_rows import of_some_rows
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.pymc_internals import model_of

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import has_named_dims, shape_of
 from pymc_sgmcmc.integration.group_terms import MOST_EFFECTS
-from pymc_sgmcmc.integration.stand_ins import with_stand_in, with_terms
+from pymc_sgmcmc.integration.reparametrised_models import with_stand_in, with_terms
 
 
 def with_one_index(model: pm.Model) -> pm.Model:

@@ -32,7 +32,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import evaluate, has_named_dims
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.integration.stand_ins import with_stand_in, with_transform
+from pymc_sgmcmc.integration.reparametrised_models import with_stand_in, with_transform
 
 WIDTH = 0.4
 """Width w, relative to the scale for which the rows can say whether s is below it."""

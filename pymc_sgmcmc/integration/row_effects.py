@@ -14,8 +14,13 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import has_named_dims
-from pymc_sgmcmc.gradients.row_axis import RowAxis, batch_ndim, find_row_axes
-from pymc_sgmcmc.integration.stand_ins import SUFFIX, own_name, with_stand_in, with_terms
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis, batch_ndim, find_row_axes
+from pymc_sgmcmc.integration.reparametrised_models import (
+    SUFFIX,
+    own_name,
+    with_stand_in,
+    with_terms,
+)
 
 
 def with_row_numbers(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:

@@ -25,7 +25,7 @@ from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.model_gradient import explicit_data
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch
-from pymc_sgmcmc.gradients.row_axis import find_row_axis, local_shape
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axis, local_shape
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.joint import Joint, Latents, LatentVariable, LocalTerm, find_latents

@@ -26,11 +26,11 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.gradients.arrays import has_named_dims
-from pymc_sgmcmc.gradients.row_axis import refuse_missing
+from pymc_sgmcmc.gradients.rows_in_batches import refuse_missing
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.number_checks import whole_number
 from pymc_sgmcmc.pymc_internals import model_of
 
 

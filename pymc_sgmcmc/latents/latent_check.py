@@ -23,7 +23,7 @@ from pymc_sgmcmc.gradients.batch_check import (
     near,
     total_of,
 )
-from pymc_sgmcmc.gradients.row_axis import RowAxis
+from pymc_sgmcmc.gradients.rows_in_batches import RowAxis
 from pymc_sgmcmc.latents.joint import Joint
 from pymc_sgmcmc.noise import NoiseStream
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.argument_checks import whole_number
+from pymc_sgmcmc.number_checks import whole_number
 
 NARROW = 32
 """Number of values per new channel in a row of the kernel below which all rows form one matrix

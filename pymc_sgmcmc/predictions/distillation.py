@@ -13,8 +13,8 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor.type import TensorType
 
 from pymc_sgmcmc.adaptation.adam import direction
-from pymc_sgmcmc.argument_checks import positive_number, whole_number
 from pymc_sgmcmc.backends.compile_time import quick_graphs
+from pymc_sgmcmc.number_checks import positive_number, whole_number
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.predictions.predictor import Predictor, predicted
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.number_checks import shown
 
 SMALLEST = float(np.finfo(np.float64).tiny)
 """Smallest probability used in logarithms, so that a probability of 0 does not mask all others."""

@@ -9,7 +9,7 @@ from pymc.blocking import PointType
 from pymc.model import Model, modelcontext
 from xarray import Dataset
 
-from pymc_sgmcmc.argument_checks import shown, whole_number
+from pymc_sgmcmc.number_checks import shown, whole_number
 from pymc_sgmcmc.predictions.metrics import (
     CLASSIFICATION,
     REGRESSION,

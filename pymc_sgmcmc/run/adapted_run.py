@@ -9,7 +9,7 @@ import numpy as np
 from pymc.initial_point import PointType, StartDict
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.gradients.arrays import element_labels
 from pymc_sgmcmc.integration.integrated_model import names_of_integrated
 from pymc_sgmcmc.run.enough_draws import FEWEST, MOST

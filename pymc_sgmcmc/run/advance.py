@@ -26,7 +26,7 @@ from pymc_sgmcmc.run.enough_draws import EnoughDraws
 from pymc_sgmcmc.run.progress import Progress
 from pymc_sgmcmc.run.result import InMemoryDraws, salvage
 from pymc_sgmcmc.run.result_form import example_of
-from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run, Stopped
+from pymc_sgmcmc.run.run_events import Event, Observed, Resumed, Run, Stopped
 
 _log = logging.getLogger("pymc.sgmcmc")
 

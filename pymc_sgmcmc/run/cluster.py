@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run
+from pymc_sgmcmc.run.run_events import Event, Observed, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.number_checks import shown
 from pymc_sgmcmc.run.chains_together import check_step
 from pymc_sgmcmc.run.cluster import client_of, on_cluster
 from pymc_sgmcmc.run.processes import context_for, parallel
-from pymc_sgmcmc.run.run import Event, Run
+from pymc_sgmcmc.run.run_events import Event, Run
 from pymc_sgmcmc.run.sequential import sequential
 from pymc_sgmcmc.run.vectorized import vectorized
 from pymc_sgmcmc.step import minibatch_steps

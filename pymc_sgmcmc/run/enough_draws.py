@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_sgmcmc.run.convergence import Convergence, convergence
 from pymc_sgmcmc.run.result import InMemoryDraws
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.run_events import Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 

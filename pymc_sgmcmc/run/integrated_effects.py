@@ -17,16 +17,16 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.value_draws import value_draws
-from pymc_sgmcmc.integration.choice import pads_groups, starts_in
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_terms import GroupTerms
 from pymc_sgmcmc.integration.integrated_model import IntegratedModel, integrated_model
 from pymc_sgmcmc.integration.quadrature_points import rule_of
-from pymc_sgmcmc.integration.stand_ins import has_stand_in
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.integration.reparametrised_models import has_stand_in
+from pymc_sgmcmc.integration.whether_to_integrate import pads_groups, starts_in
 from pymc_sgmcmc.run.log_densities import without_log_densities
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.run.result import DrawsOnly, affordable_data, salvage
+from pymc_sgmcmc.run.sample_arguments import Arguments
 
 _log = logging.getLogger("pymc.sgmcmc")
 

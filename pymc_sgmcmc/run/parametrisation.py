@@ -10,16 +10,16 @@ import numpy as np
 from pymc.model import Model
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.adaptation.other_form import OtherForm, form_changeable
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
+from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_changeable
 from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
-from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
 from pymc_sgmcmc.integration.partial_non_centring import centred_effects, with_non_centred_effects
-from pymc_sgmcmc.integration.stand_ins import own_name
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.integration.reparametrised_models import own_name
+from pymc_sgmcmc.integration.whether_to_integrate import starts_in
 from pymc_sgmcmc.run.integrated_effects import of_what_groups_share, with_effects
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.run.starts import start_of_warm_up
 from pymc_sgmcmc.run.step_of_run import default_step
 

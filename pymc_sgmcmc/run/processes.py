@@ -20,7 +20,7 @@ from pymc.exceptions import SamplingError
 from threadpoolctl import threadpool_limits
 
 from pymc_sgmcmc.backends import interrupts
-from pymc_sgmcmc.run.run import Event, Observed, Resumed, Run
+from pymc_sgmcmc.run.run_events import Event, Observed, Resumed, Run
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.sequential import ChainRunner
 from pymc_sgmcmc.temporary_folder import temporary_folder

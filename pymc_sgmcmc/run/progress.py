@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pymc.progress_bar import MCMCProgressBarManager, default_progress_theme
 
-from pymc_sgmcmc.run.run import Block, Resumed
+from pymc_sgmcmc.run.run_events import Block, Resumed
 
 MAX_BARS = 16
 """Number of chains above which they share one bar."""

@@ -18,7 +18,7 @@ from xarray import DataArray, Dataset, DataTree
 
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.pymc_internals import report, statistics_of
-from pymc_sgmcmc.run.run import Block, Run
+from pymc_sgmcmc.run.run_events import Block, Run
 
 _log = logging.getLogger("pymc.sgmcmc")
 

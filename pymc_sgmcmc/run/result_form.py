@@ -12,11 +12,11 @@ from pymc import to_inference_data
 from pymc.model import Model
 from xarray import DataTree
 
-from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
+from pymc_sgmcmc.number_checks import shown
 from pymc_sgmcmc.run.log_densities import COMPUTE
 from pymc_sgmcmc.run.result import InMemoryDraws, data_bytes, is_affordable
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.run_events import Run
 
 SAMPLES = ("chain", "draw")
 

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from pymc_sgmcmc.run.run import Block, Event, Resumed, Run, Stopped
+from pymc_sgmcmc.run.run_events import Block, Event, Resumed, Run, Stopped
 
 
 class Runner(Protocol):

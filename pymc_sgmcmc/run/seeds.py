@@ -11,7 +11,7 @@ from pymc.util import (
     random_generator_from_state,
 )
 
-from pymc_sgmcmc.argument_checks import shown
+from pymc_sgmcmc.number_checks import shown
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 
 STATE = RandomGeneratorState.__name__

@@ -12,7 +12,7 @@ from pymc.util import random_generator_from_state
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
 from pymc_sgmcmc.gradients.start_check import BadStart
-from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.run_events import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.step import SGMCMCStep, minibatch_steps

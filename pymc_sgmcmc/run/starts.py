@@ -9,9 +9,9 @@ from pymc.model import Model
 from pytensor.graph.basic import Variable
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import dims_of, evaluate
+from pymc_sgmcmc.number_checks import shown
 
 STRATEGIES = ("prior", "support_point")
 """Strings that PyMC accepts as initial values."""

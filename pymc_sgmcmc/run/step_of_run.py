@@ -15,13 +15,13 @@ from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
-from pymc_sgmcmc.adaptation.adapted import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted, UnfitAdaptation
 from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, groups_for
-from pymc_sgmcmc.argument_checks import shown
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import n_looked_up
 from pymc_sgmcmc.integration.integrated_model import DIM
+from pymc_sgmcmc.number_checks import shown
 from pymc_sgmcmc.samplers.msgnht import MSGNHT_S
 from pymc_sgmcmc.step import SGMCMCStep
 

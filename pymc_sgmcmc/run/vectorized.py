@@ -9,11 +9,11 @@ from pymc.util import random_generator_from_state
 
 from pymc_sgmcmc.gradients.start_check import BadStart
 from pymc_sgmcmc.run.chains_together import MAX_WARNINGS, Drawn, check_step
-from pymc_sgmcmc.run.run import Block, Event, Run, Stopped, reason_to_stop
+from pymc_sgmcmc.run.mapped_chains import VectorizedChains
+from pymc_sgmcmc.run.run_events import Block, Event, Run, Stopped, reason_to_stop
 from pymc_sgmcmc.run.runner import run_and_keep
 from pymc_sgmcmc.run.saved_state import from_plain, to_plain
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
-from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 
 class VectorizedRunner:

@@ -11,7 +11,7 @@ the same per datum        gradient divided by N: lambda' = N h^2     h = sqrt(la
 
 import math
 
-from pymc_sgmcmc.argument_checks import nonnegative_number, positive_number
+from pymc_sgmcmc.number_checks import nonnegative_number, positive_number
 
 SQUARE = "It is the square of the step size, 1e-4 for a step size of 0.01"
 """Description of a learning rate, for messages."""

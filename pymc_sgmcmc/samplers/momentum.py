@@ -8,7 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, State, Tensors, check_temperature
-from pymc_sgmcmc.argument_checks import nonnegative_number
+from pymc_sgmcmc.number_checks import nonnegative_number
 from pymc_sgmcmc.samplers.splitting import Dynamics, Phase, Thermostat, drift_to_gradient, integrate
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_sgmcmc.algorithm import Algorithm, check_temperature
-from pymc_sgmcmc.argument_checks import positive_number, real_number, true_or_false
+from pymc_sgmcmc.number_checks import positive_number, real_number, true_or_false
 from pymc_sgmcmc.step import SGMCMCStep
 
 

@@ -38,8 +38,8 @@ from pymc.model import Model
 from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.algorithm import Algorithm, check_temperature
-from pymc_sgmcmc.argument_checks import positive_number
 from pymc_sgmcmc.gradients.arrays import evaluate
+from pymc_sgmcmc.number_checks import positive_number
 from pymc_sgmcmc.step import SGMCMCStep
 
 

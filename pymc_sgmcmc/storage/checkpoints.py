@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pymc_sgmcmc.lock import Lock
+from pymc_sgmcmc.file_lock import Lock
 from pymc_sgmcmc.run.saved_state import load, save
 from pymc_sgmcmc.storage.record import FOLDER
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.lock import Lock, delete_abandoned, locked_folder
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.file_lock import Lock, delete_abandoned, locked_folder
+from pymc_sgmcmc.run.run_events import Run
 from pymc_sgmcmc.run.saved_state import to_plain
 from pymc_sgmcmc.step import adaptation_of
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints

@@ -16,7 +16,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.data_sources import ArraySource
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import array_value
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.run_events import Run
 from pymc_sgmcmc.step import SGMCMCStep, minibatch_steps
 from pymc_sgmcmc.storage.digests import (
     ArrayDigests,

@@ -14,7 +14,7 @@ from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.pymc_internals import forget_statistics, statistics_of
 from pymc_sgmcmc.run.recorder import Recorder
 from pymc_sgmcmc.run.result import InMemoryDraws, to_datatree
-from pymc_sgmcmc.run.run import Block, Run
+from pymc_sgmcmc.run.run_events import Block, Run
 
 SECONDS_PER_WRITE = 1.0
 """Seconds between writes of a chain of `pm.sample`, so that not every draw waits."""

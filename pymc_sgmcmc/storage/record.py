@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.run.saved_state import load, save, to_plain
 from pymc_sgmcmc.storage.metadata import refuse_foreign_names
 

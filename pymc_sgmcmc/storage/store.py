@@ -19,11 +19,11 @@ from pymc.backends.base import BaseTrace
 from pymc.step_methods.compound import flatten_steps
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.adapted import Adapted
-from pymc_sgmcmc.argument_checks import real_number, shown, true_or_false
-from pymc_sgmcmc.lock import Lock
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
+from pymc_sgmcmc.file_lock import Lock
+from pymc_sgmcmc.number_checks import real_number, shown, true_or_false
 from pymc_sgmcmc.pymc_internals import saves_state
-from pymc_sgmcmc.run.run import Run
+from pymc_sgmcmc.run.run_events import Run
 from pymc_sgmcmc.run.saved_state import from_plain
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
 from pymc_sgmcmc.storage.create import create, run_lock

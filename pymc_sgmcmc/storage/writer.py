@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_sgmcmc.run.run import Block, Run
+from pymc_sgmcmc.run.run_events import Block, Run
 from pymc_sgmcmc.storage.checkpoints import Checkpoints
 from pymc_sgmcmc.storage.chunks import (
     Checksums,

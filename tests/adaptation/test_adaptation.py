@@ -22,7 +22,7 @@ from scipy.special import expit, polygamma
 from scipy.stats import truncnorm
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.adaptation.jumps import elements_compared, refuse_hidden_jumps
 from pymc_sgmcmc.adaptation.objective import RowsObjective

@@ -11,13 +11,13 @@ from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation import plan
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp, _parted
 from pymc_sgmcmc.adaptation.short_runs import ShortRun
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
 from pymc_sgmcmc.diagnosis.diagnose import diagnose_run
-from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.diagnosis_table import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import LatentsAtDraws
 from pymc_sgmcmc.diagnosis.measure import measure
 

@@ -15,7 +15,7 @@ from pytensor.compile.mode import Mode
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import UnfitAdaptation
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import BlockScales, LocalWarmUp
 from pymc_sgmcmc.adaptation.step_size import slowed
@@ -23,7 +23,7 @@ from pymc_sgmcmc.adaptation.touch_rates import mean_of_inverse, of_groups_within
 from pymc_sgmcmc.batches.touched import GroupsOfRows
 from pymc_sgmcmc.batches.whole_groups import GroupBatches, WholeGroups, groups_around
 from pymc_sgmcmc.chain import Chain
-from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.diagnosis_table import Diagnosis
 from pymc_sgmcmc.diagnosis.measure import measure_local
 from pymc_sgmcmc.gradients.local_scales import LocalScales
 from pymc_sgmcmc.gradients.local_source import LocalSource

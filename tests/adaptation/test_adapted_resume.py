@@ -20,7 +20,7 @@ from kills import (
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation import plan
-from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.storage.record import adapted_path
 

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.adapted import UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import UnfitAdaptation
 
 JAX = {"mode": "JAX"}
 N, D = 4000, 3

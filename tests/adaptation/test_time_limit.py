@@ -10,7 +10,7 @@ from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation.adapted import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.slow_draws_warning import warn_of_slow_draws
 from pymc_sgmcmc.adaptation.warm_up_progress import WarmUpProgress, warm_ups
 

@@ -17,7 +17,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_sgmcmc.gradients.arrays import array_value, narrow
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
-from pymc_sgmcmc.gradients.row_axis import find_row_axes
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axes
 from pymc_sgmcmc.variables import continuous
 
 RTOL = 1e-9

@@ -21,7 +21,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.backends.numba_linker import with_cheap_calls
 from pymc_sgmcmc.backends.shape_errors import short_shape_errors
 from pymc_sgmcmc.backends.software_prefetch import FILE, prefetch_rows
-from pymc_sgmcmc.internals import INTERNALS, available, is_there
+from pymc_sgmcmc.internals_used import INTERNALS, available, is_there
 
 NAMES = sorted({name for names in INTERNALS.values() for name in names})
 PRIVATE = ("numba.core.", "numba.np.", "llvmlite.", "pytensor.link.", "zarr.core.")
@@ -78,7 +78,7 @@ def test_without_internals_of_numba_the_linker_is_pytensors(monkeypatch, caplog)
     np.testing.assert_array_equal(function(values, values[0]), values @ values[0])
 
 
-@pytest.mark.parametrize("name", ["cheap_calls", "generator_address"])
+@pytest.mark.parametrize("name", ["low_overhead_linker", "generator_address"])
 def test_each_file_of_the_linker_is_asked_for(gone, name):
     gone(f"backends/{name}.py")
     assert type(with_cheap_calls(get_mode("NUMBA")).linker) is NumbaLinker

@@ -16,7 +16,7 @@ PACKAGE = Path(pymc_sgmcmc.__file__).parent
 TESTS = Path(__file__).parents[1]
 LINES = """
 instead_of_nuts
-sampling step_sampler
+sampling pymc_sampler_interface
 run_chains
 diagnosis
 storage
@@ -27,7 +27,7 @@ samplers
 step docstrings variables
 step_kernel
 adaptation
-chain call_length
+chain compiled_call_length
 kernel
 loop
 group_records
@@ -37,16 +37,16 @@ integration
 latents
 gradients
 batches
-noise slots
+noise local_slots
 algorithm schedules backends pymc_internals
-argument_checks internals temporary_folder
-lock
+number_checks internals_used temporary_folder
+file_lock
 """
 """The way of the data, downwards: a part knows those of lower lines, and of its own only these."""
-WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "call_length")}
+WITHIN_A_LINE = {("step", "docstrings"), ("step", "variables"), ("chain", "compiled_call_length")}
 SAMPLERS_KNOW = {
     *("step", "docstrings", "variables", "algorithm", "schedules", "noise", "backends"),
-    "argument_checks",
+    "number_checks",
 }
 """Neither the model nor the data, though both lie below them."""
 EXCEPTIONS = {

@@ -9,7 +9,7 @@ import pytest
 from samplers import SIMPLEX, UNCONSTRAINED
 
 ROOT = Path(__file__).parents[2]
-BAD_INPUT = ["tests/contracts/test_errors.py", "tests/run/test_arguments.py"]
+BAD_INPUT = ["tests/contracts/test_errors.py", "tests/run/test_sample_arguments.py"]
 pytestmark = [pytest.mark.slow(10), pytest.mark.long]
 
 

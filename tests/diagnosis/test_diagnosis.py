@@ -19,7 +19,7 @@ from scipy import stats
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis import diagnose
 from pymc_sgmcmc.diagnosis.coordinates import Coordinates
-from pymc_sgmcmc.diagnosis.diagnosis import Diagnosis
+from pymc_sgmcmc.diagnosis.diagnosis_table import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import AtDraws, GradientsAtDraws, RowsAtDraws
 from pymc_sgmcmc.diagnosis.local_identities import means_of_others
 from pymc_sgmcmc.diagnosis.measure import measure

@@ -11,14 +11,14 @@ from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.verdict import judge, rows
-from pymc_sgmcmc.exact import certificate_group, log_density
-from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
-from pymc_sgmcmc.exact.importance_sampling import (
+from pymc_sgmcmc.exact import certificate_in_result, log_density
+from pymc_sgmcmc.exact.certificate_weights import (
     Student,
     certify,
     moments_of_draws,
     weighted_moments,
 )
+from pymc_sgmcmc.exact.hamiltonian import Hamiltonian
 from pymc_sgmcmc.exact.log_density import LogDensity, NotAllRead
 from pymc_sgmcmc.exact.transitions import NothingExact, finish
 from pymc_sgmcmc.gradients import flat_model
@@ -386,10 +386,10 @@ def sample(model, **kwargs):
 
 @pytest.fixture(scope="module")
 def run(regression, tmp_path_factory):
-    certificate_group.MOST_NUMBERS, before = np.inf, certificate_group.MOST_NUMBERS
+    certificate_in_result.MOST_NUMBERS, before = np.inf, certificate_in_result.MOST_NUMBERS
     path = tmp_path_factory.mktemp("exact") / "run.zarr"
     yield sample(regression[0], trace=path, draws=150), path
-    certificate_group.MOST_NUMBERS = before
+    certificate_in_result.MOST_NUMBERS = before
 
 
 def test_a_run_has_exact_draws_and_the_evidence(regression, run):
@@ -419,9 +419,9 @@ def test_many_data_have_a_certificate_on_request(regression, monkeypatch, caplog
     draws = np.random.default_rng(1).normal(size=(2, 100, D))
     gradients = RowGradients(model, model.value_vars, compile_kwargs=JAX)
     options = {"idata": DataTree(), "gradients": gradients, "draws": draws, "matrix": np.eye(D)}
-    monkeypatch.setattr(certificate_group, "MOST_NUMBERS", N * (D + 1) - 1)
+    monkeypatch.setattr(certificate_in_result, "MOST_NUMBERS", N * (D + 1) - 1)
     with caplog.at_level("INFO"):
-        certificate_group.with_certificate(**options, measured=Dataset(), asked=False)
+        certificate_in_result.with_certificate(**options, measured=Dataset(), asked=False)
     assert not options["idata"].children
     assert "No certificate of 1e+04 numbers of data" in caplog.text
 

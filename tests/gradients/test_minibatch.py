@@ -11,7 +11,7 @@ from pymc_sgmcmc.gradients import batch_check
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.batch_terms import batched_terms
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
-from pymc_sgmcmc.gradients.row_axis import find_row_axis
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axis
 
 REAL = np.random.default_rng(0).normal(size=N)
 

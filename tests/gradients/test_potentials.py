@@ -8,8 +8,8 @@ from models import REAL, N, X
 from test_gradients import assert_unbiased
 
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
-from pymc_sgmcmc.gradients.row_axis import find_row_axes
-from pymc_sgmcmc.integration.choice import terms_to_integrate
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axes
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 
 GROUP = np.arange(N) % 4
 COUNT = np.arange(N) % 3

@@ -15,9 +15,9 @@ from xarray import Dataset
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.diagnosis.diagnose import _check_rows
-from pymc_sgmcmc.gradients import row_axis
+from pymc_sgmcmc.gradients import rows_in_batches
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
-from pymc_sgmcmc.gradients.row_axis import find_row_axes
+from pymc_sgmcmc.gradients.rows_in_batches import find_row_axes
 
 M = 13
 """Rows of the second likelihood."""
@@ -139,7 +139,7 @@ def test_few_rows_beside_many_are_whole():
 
 
 def test_many_rows_beside_more_are_not(monkeypatch):
-    monkeypatch.setattr(row_axis, "FEW_ROWS", 10)
+    monkeypatch.setattr(rows_in_batches, "FEW_ROWS", 10)
     with pm.Model() as model:
         mu = pm.Normal("mu")
         pm.Normal("y", mu, 1, observed=np.zeros(200))

@@ -12,7 +12,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.differentiate import before_gradients
 from pymc_sgmcmc.integration import centre_scaled_effects
 from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
-from pymc_sgmcmc.integration.stand_ins import is_own
+from pymc_sgmcmc.integration.reparametrised_models import is_own
 
 GROUP, X, Y = hierarchies.GROUP, hierarchies.X, hierarchies.Y
 

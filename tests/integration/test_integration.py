@@ -18,7 +18,6 @@ import pymc_sgmcmc.step
 from pymc_sgmcmc.adaptation import slow_draws_warning
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.integration import centre_scaled_effects
-from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_terms import NotIntegrated, group_terms
@@ -26,9 +25,10 @@ from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import REFINED, Points, points_of
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 from pymc_sgmcmc.run.integrated_effects import _moments
 from pymc_sgmcmc.run.parametrisation import Form
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.run.step_of_run import default_step
 
 INTEGRATED = {

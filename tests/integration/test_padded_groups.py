@@ -9,15 +9,15 @@ from known_posteriors import Groups, assert_right
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.integration.group_rows import padded, ragged
 from pymc_sgmcmc.integration.group_terms import group_terms
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.quadrature_points import points_of
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 from pymc_sgmcmc.run import step_of_run
-from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.parametrisation import Form
+from pymc_sgmcmc.run.sample_arguments import Arguments
 
 JAX = {"mode": "JAX"}
 LKJ = pytest.param("lkj_rows", True, marks=pytest.mark.long)

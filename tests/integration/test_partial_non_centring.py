@@ -22,7 +22,7 @@ from pymc_sgmcmc.integration.partial_non_centring import (
     width_of_scale,
     with_non_centred_effects,
 )
-from pymc_sgmcmc.integration.stand_ins import is_own
+from pymc_sgmcmc.integration.reparametrised_models import is_own
 
 JAX = {"mode": "JAX"}
 GROUP, Y = hierarchies.GROUP, hierarchies.Y

@@ -15,14 +15,14 @@ from scipy.special import expit, gammaln, logsumexp
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.gradients.arrays import PYTHON
-from pymc_sgmcmc.integration.choice import terms_to_integrate
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.integrated_model import integrated_model
 from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import points_of
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 from pymc_sgmcmc.run.parametrisation import Form
+from pymc_sgmcmc.run.sample_arguments import Arguments
 
 N = 40
 rng = np.random.default_rng(8)

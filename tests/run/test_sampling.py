@@ -25,8 +25,9 @@ from pymc.util import get_state_from_generator
 from pytensor.link.jax.linker import JAXLinker
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import run_chains, step_sampler
+from pymc_sgmcmc import pymc_sampler_interface, run_chains
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.pymc_sampler_interface import StepSampler
 from pymc_sgmcmc.run import (
     log_densities,
     parametrisation,
@@ -35,9 +36,8 @@ from pymc_sgmcmc.run import (
     sequential,
     step_of_run,
 )
-from pymc_sgmcmc.run.arguments import Arguments
 from pymc_sgmcmc.run.recorder import recorder_of
-from pymc_sgmcmc.step_sampler import StepSampler
+from pymc_sgmcmc.run.sample_arguments import Arguments
 
 RUN = dict(
     draws=25,
@@ -127,7 +127,7 @@ def test_interface_of_external_samplers(model, step, given, monkeypatch):
         rng.integers(2**30)
     made = []
     monkeypatch.setattr(
-        step_sampler, "default_step", lambda *arguments: made.append(arguments) or step
+        pymc_sampler_interface, "default_step", lambda *arguments: made.append(arguments) or step
     )
     sampler = StepSampler(step if given else None, chain_method="sequential")
     found = sampler.sample_from_init(

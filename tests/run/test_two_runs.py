@@ -13,7 +13,7 @@ import pytest
 from kills import ended, in_child, prepared, same, small_model, small_run, small_step
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import lock
+from pymc_sgmcmc import file_lock
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.storage import create
 
@@ -43,7 +43,7 @@ def path(tmp_path):
 def small_chunks(monkeypatch):
     monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
-    monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.5)
+    monkeypatch.setattr(file_lock, "SECONDS_FOR_LOCK", 0.5)
 
 
 def told_or_done(work, path, barrier):
@@ -123,7 +123,7 @@ def test_a_run_that_is_being_written_is_not_overwritten(model, step, path, metho
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    lock.SECONDS_FOR_LOCK = 15.0
+    file_lock.SECONDS_FOR_LOCK = 15.0
     overwritten = small_run(model, step, trace=sgm.ZarrStore(path, overwrite=True), random_seed=9)
     assert same(overwritten, other)
     assert left_over(path) == []
@@ -156,7 +156,7 @@ def test_what_a_dead_process_left_is_cleared_away(model, step, path):
     (left / ".sampler" / "run.lock").touch()
     alive = path.with_name(".pymc_sgmcmc_4567.new")
     (alive / ".sampler").mkdir(parents=True)
-    held = lock.Lock(alive / ".sampler" / "run.lock", "it")
+    held = file_lock.Lock(alive / ".sampler" / "run.lock", "it")
     held.acquire()
     small_run(model, step, trace=path)
     assert left_over(path) == [alive.name]
@@ -165,7 +165,7 @@ def test_what_a_dead_process_left_is_cleared_away(model, step, path):
 
 def test_a_new_run_that_another_process_clears_away_is_made_again(model, step, path, monkeypatch):
     """Before it has its lock, it looks like what a dead process left."""
-    acquire, cleared = lock.Lock.acquire, []
+    acquire, cleared = file_lock.Lock.acquire, []
 
     def late(self, seconds=None):
         if ".new" in str(self.path) and not cleared:
@@ -173,7 +173,7 @@ def test_a_new_run_that_another_process_clears_away_is_made_again(model, step, p
             cleared.append(self.path)
         acquire(self, seconds)
 
-    monkeypatch.setattr(lock.Lock, "acquire", late)
+    monkeypatch.setattr(file_lock.Lock, "acquire", late)
     assert same(small_run(model, step, trace=path), small_run(model, step))
     assert cleared
     assert left_over(path) == []

@@ -16,11 +16,11 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.call_length import CallLength
-from pymc_sgmcmc.run import chains_together, vectorized_chains
+from pymc_sgmcmc.compiled_call_length import CallLength
+from pymc_sgmcmc.run import chains_together, mapped_chains
 from pymc_sgmcmc.run.chains_together import MAX_WARNINGS
+from pymc_sgmcmc.run.mapped_chains import VectorizedChains
 from pymc_sgmcmc.run.threaded_chains import ThreadedChains
-from pymc_sgmcmc.run.vectorized_chains import VectorizedChains
 
 jax = pytest.importorskip("jax")
 
@@ -142,9 +142,9 @@ def test_groups_simplexes_and_latents_beside_each_other(monkeypatch):
     draws, stats = together(step, 3)
     assert_same(step, draws, stats, range(3))
     # Means over a draw's updates too do not depend on how these are split into calls.
-    monkeypatch.setattr(vectorized_chains, "MAX_SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
+    monkeypatch.setattr(mapped_chains, "MAX_SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(mapped_chains, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(mapped_chains, "_power_of_two", lambda number: 4)
     _, parts = together(step, 3)
     assert np.ptp(parts["importance_ess"]) > 0
     for name, values in stats.items():
@@ -157,7 +157,7 @@ def test_threads_draw_what_each_chain_draws_alone(n_updates, monkeypatch):
     """On numba to the last bit, also where a draw takes several calls."""
     step = make_step(compile_kwargs={"mode": "NUMBA"})
     monkeypatch.setattr(CallLength, "took", lambda self, n, seconds: None)
-    monkeypatch.setattr("pymc_sgmcmc.call_length.FIRST_CALL", n_updates)
+    monkeypatch.setattr("pymc_sgmcmc.compiled_call_length.FIRST_CALL", n_updates)
     run = ThreadedChains(step, starts(step), generators(), TUNE, DRAWS)
     draws, stats = together(step, run=run)
     for chain in range(CHAINS):
@@ -178,9 +178,9 @@ def test_a_chain_does_not_depend_on_those_beside_it(step):
 @pytest.mark.slow(5)
 def test_a_draw_in_several_calls_is_the_same(step, monkeypatch):
     whole, whole_stats = together(step)
-    monkeypatch.setattr(vectorized_chains, "MAX_SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized_chains, "SECONDS_PER_CALL", 1e-9)
-    monkeypatch.setattr(vectorized_chains, "_power_of_two", lambda number: 4)
+    monkeypatch.setattr(mapped_chains, "MAX_SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(mapped_chains, "SECONDS_PER_CALL", 1e-9)
+    monkeypatch.setattr(mapped_chains, "_power_of_two", lambda number: 4)
     run = VectorizedChains(step, starts(step), generators(), TUNE, DRAWS)
     parts, parts_stats = together(step, run=run)
     assert run._updates_a_call == 4  # calls of 4, 4 and 2 updates
@@ -279,18 +279,18 @@ def test_calls_are_shortened_by_what_they_took_not_by_a_slow_reader(step):
     list(run.run())
     run._room = run._draws_a_call = 64
     run._updates_a_call = step.thin
-    call = vectorized_chains.Call(0, 0, 64, 64, step.thin, np.ones((64, step.thin)), None)
+    call = mapped_chains.Call(0, 0, 64, 64, step.thin, np.ones((64, step.thin)), None)
     run._pace(call, 10.0, exact=False)
     assert run._draws_a_call == 64
     run._pace(call, 0.8, exact=True)
-    assert run._draws_a_call == 64 * vectorized_chains.SECONDS_PER_CALL / 0.8
+    assert run._draws_a_call == 64 * mapped_chains.SECONDS_PER_CALL / 0.8
     run._pace(call, 64 * 3.0, exact=True)  # a draw of three seconds is split
     assert run._updates_a_call < step.thin
 
 
 @pytest.mark.slow(2)
 def test_device_memory_does_not_grow_with_draws(step, monkeypatch):
-    monkeypatch.setattr(vectorized_chains, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
+    monkeypatch.setattr(mapped_chains, "BYTES_PER_CALL", 4 * CHAINS * 10 * 10 * 4)  # 4 draws
     run = VectorizedChains(step, starts(step), generators(), 0, 400)
     held = []
     for drawn in run.run():

@@ -38,7 +38,7 @@ from kills import (
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import lock
+from pymc_sgmcmc import file_lock
 from pymc_sgmcmc.run import parametrisation, sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
 from pymc_sgmcmc.storage import create, read, writer
@@ -369,8 +369,8 @@ def test_killed_at_random_moments(model, step, path, method):
 @pytest.mark.slow(2)
 def test_two_processes_do_not_write_one_chain(model, step, path, monkeypatch):
     small_run(model, step, trace=path, callback=stop_at(TUNE + 2))
-    monkeypatch.setattr(lock, "SECONDS_FOR_LOCK", 0.1)
-    held = lock.Lock(path / ".sampler" / "chains_0_0.lock", "these chains")
+    monkeypatch.setattr(file_lock, "SECONDS_FOR_LOCK", 0.1)
+    held = file_lock.Lock(path / ".sampler" / "chains_0_0.lock", "these chains")
     held.acquire()
     with pytest.raises(RuntimeError, match="another process is still writing"):
         small_run(model, step, trace=path, resume=True)

@@ -23,7 +23,6 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import State, Tensors
-from pymc_sgmcmc.argument_checks import true_or_false, whole_number
 from pymc_sgmcmc.gradients.substitute import substitute
 from pymc_sgmcmc.latents.gibbs import persistent_chains
 from pymc_sgmcmc.latents.gibbs.conditionals import Binary, Enumerated, Move, boundary, conditional
@@ -32,6 +31,7 @@ from pymc_sgmcmc.latents.gibbs.simplexes import Simplexes
 from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents, LatentVariable
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.number_checks import true_or_false, whole_number
 
 CUSTOM = CustomDistRV, CustomSymbolicDistRV
 """Distributions whose log probability users write themselves."""

@@ -21,7 +21,6 @@ from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.algorithm import Tensors
-from pymc_sgmcmc.argument_checks import nonnegative_number, true_or_false
 from pymc_sgmcmc.latents.importance.recognition import (
     CustomRecognition,
     Inverted,
@@ -30,6 +29,7 @@ from pymc_sgmcmc.latents.importance.recognition import (
 )
 from pymc_sgmcmc.latents.joint import Joint, LatentDraws, Latents
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.number_checks import nonnegative_number, true_or_false
 
 FIRST_DECAY, SECOND_DECAY, SMALL = 0.9, 0.999, 1e-8
 """Adam's constants, as recommended by its authors (Kingma and Ba 2015)."""

@@ -14,7 +14,7 @@ class OtherForm(Exception):
     def __init__(self, name: str, value: Any):
         super().__init__(f"better sampled with another {name}")
         self.found = {name: value}
-        """A field of `pymc_sgmcmc.adaptation.adapted.Adapted`, and its value."""
+        """A field of `pymc_sgmcmc.adaptation.adapted_settings.Adapted`, and its value."""
         self.passes = 0.0
         """Passes over the data of the warm-up that ended in this way."""
 

@@ -22,8 +22,8 @@ from pymc_sgmcmc.integration.group_terms import (
 )
 from pymc_sgmcmc.integration.one_index import with_one_index
 from pymc_sgmcmc.integration.quadrature_points import points_of
+from pymc_sgmcmc.integration.reparametrised_models import own_name, without_suffix
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
-from pymc_sgmcmc.integration.stand_ins import own_name, without_suffix
 
 _log = logging.getLogger("pymc.sgmcmc")
 

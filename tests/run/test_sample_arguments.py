@@ -11,7 +11,7 @@ from pymc.exceptions import SamplingError
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc import argument_checks
+from pymc_sgmcmc import number_checks
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.run import parametrisation
 from pymc_sgmcmc.run.unknown_arguments import INSTEAD, RENAMED
@@ -61,12 +61,12 @@ def step():
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 2.5, 10.0, np.float32(3), 0, -3, 10**25])
 def test_no_whole_number(value):
     with pytest.raises(ValueError, match=r"n=.* must be a whole number of rows.*1"):
-        argument_checks.whole_number("n", value, 1, unit="rows")
+        number_checks.whole_number("n", value, 1, unit="rows")
 
 
 @pytest.mark.parametrize("value", [5, np.int64(5), np.uint8(5), np.array(5)])
 def test_whole_number(value):
-    number = argument_checks.whole_number("n", value, 1, 5)
+    number = number_checks.whole_number("n", value, 1, 5)
     assert number == 5
     assert type(number) is int
 
@@ -74,24 +74,24 @@ def test_whole_number(value):
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1.0, np.inf])
 def test_no_positive_number(value):
     with pytest.raises(ValueError, match=r"h must be a positive finite number, got .*\. Try 1\."):
-        argument_checks.positive_number("h", value, "Try 1.")
+        number_checks.positive_number("h", value, "Try 1.")
 
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int8(1), np.array(1.0)])
 def test_positive_number(value):
-    assert argument_checks.positive_number("h", value) == 1.0
-    assert argument_checks.nonnegative_number("h", 0 * value) == 0.0
+    assert number_checks.positive_number("h", value) == 1.0
+    assert number_checks.nonnegative_number("h", 0 * value) == 0.0
 
 
 @pytest.mark.parametrize("value", NO_SWITCHES)
 def test_neither_true_nor_false(value):
     with pytest.raises(ValueError, match=r"on=.* must be True or False"):
-        argument_checks.true_or_false("on", value)
+        number_checks.true_or_false("on", value)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, np.array(True)])
 def test_true(value):
-    assert argument_checks.true_or_false("on", value) is True
+    assert number_checks.true_or_false("on", value) is True
 
 
 # ---- where they are used -------------------------------------------------------------------

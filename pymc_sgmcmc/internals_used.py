@@ -49,7 +49,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "numba.core.types:NumPyRandomBitGeneratorType",
         "numba.core.types:NumPyRandomGeneratorType",
     ),
-    "backends/cheap_calls.py": (
+    "backends/low_overhead_linker.py": (
         "pytensor.link.numba.cache:compile_numba_function_src",
         "pytensor.link.numba.linker:NumbaLinker.jit_compile",
     ),

@@ -7,10 +7,10 @@ from typing import Any
 
 from pymc.model import Model, modelcontext
 
-from pymc_sgmcmc.argument_checks import positive_number, shown, true_or_false, whole_number
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.streamed_data import StreamedData
+from pymc_sgmcmc.number_checks import positive_number, shown, true_or_false, whole_number
 from pymc_sgmcmc.predictions.predictions import Predictions
 from pymc_sgmcmc.run.engines import check_method
 from pymc_sgmcmc.run.result_form import check_idata_kwargs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pymc_sgmcmc.call_length import CallLength
+from pymc_sgmcmc.compiled_call_length import CallLength
 
 CALLS = 40
 """Enough to settle."""

@@ -12,7 +12,7 @@ from xarray import DataTree
 
 from pymc_sgmcmc.adaptation.warm_up_progress import warm_ups
 from pymc_sgmcmc.pymc_internals import quiet_logging
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.run.step_of_run import default_step, sampled_model, step_for_all
 from pymc_sgmcmc.run_chains import run_chains
 from pymc_sgmcmc.storage.store import store_of
@@ -34,7 +34,7 @@ class StepSampler:
     --------
     >>> import numpy as np, pymc as pm, pymc_sgmcmc as sgm
     >>> from pymc.util import get_state_from_generator
-    >>> from pymc_sgmcmc.step_sampler import StepSampler
+    >>> from pymc_sgmcmc.pymc_sampler_interface import StepSampler
     >>> with pm.Model() as model:
     ...     mu = pm.Normal("mu", 0, 10)
     ...     y = pm.Normal("y", mu, 1, observed=np.linspace(-1, 1, 100))

@@ -9,7 +9,7 @@ import pytensor
 from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.backends.compile_time import without_code
-from pymc_sgmcmc.exact.importance_sampling import (
+from pymc_sgmcmc.exact.certificate_weights import (
     LARGEST,
     LARGEST_K_HAT,
     certify,

@@ -16,12 +16,12 @@ from xarray import Dataset, DataTree
 from pymc_sgmcmc.backends.compile_time import quick_graphs, without_code
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.substitute import substitute
-from pymc_sgmcmc.integration.choice import starts_in
 from pymc_sgmcmc.integration.missing_outcomes import MissingOutcomes, missing_outcomes
-from pymc_sgmcmc.run.arguments import Arguments
+from pymc_sgmcmc.integration.whether_to_integrate import starts_in
 from pymc_sgmcmc.run.integrated_effects import MOST_NUMBERS
 from pymc_sgmcmc.run.log_densities import with_log_densities, without_log_densities
 from pymc_sgmcmc.run.result import salvage
+from pymc_sgmcmc.run.sample_arguments import Arguments
 
 _log = logging.getLogger("pymc.sgmcmc")
 

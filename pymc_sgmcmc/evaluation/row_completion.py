@@ -14,7 +14,6 @@ from pymc.util import RandomGenerator, get_random_generator
 from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_sgmcmc.argument_checks import whole_number
 from pymc_sgmcmc.evaluation.dependence import Elements, dependence
 from pymc_sgmcmc.evaluation.latent_model import (
     ROWS_PER_CALL,
@@ -28,6 +27,7 @@ from pymc_sgmcmc.latents.gibbs.gibbs import Gibbs
 from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.latents.scan import strict_scan
 from pymc_sgmcmc.noise import NoiseStream
+from pymc_sgmcmc.number_checks import whole_number
 
 
 def complete(

@@ -16,8 +16,8 @@ from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning
 
 from pymc_sgmcmc.backends.interrupts import raise_deferred
-from pymc_sgmcmc.call_length import FIRST_CALL
 from pymc_sgmcmc.chain import Chain, SGMCMCState
+from pymc_sgmcmc.compiled_call_length import FIRST_CALL
 from pymc_sgmcmc.run.chain_batches import ChainBatches, bytes_per_update, most_updates
 from pymc_sgmcmc.run.chains_together import (
     BYTES_PER_CALL,
