@@ -112,9 +112,9 @@ def diagnose(
     friction is off, if chains move together, if integrals over effects of groups are off, if draws
     are not finite, or if the anchor's gradient is not that of the data. For effects of groups,
     which are averaged over thousands of groups, less is tolerated. It is "unclear" if
-    a standard error is above 0.15, if the effective sample size is below 100, or if R-hat is above
-    1.05 where chance may make it larger than 1.1. No check can see a mode that no chain has
-    visited, and none here sees the shape of tails.
+    a standard error is above 0.15 (unless draws are exact), if the effective sample size is below
+    100, or if R-hat is above 1.05 where chance may make it larger than 1.1. No check can see a mode
+    that no chain has visited, and none here sees the shape of tails.
 
     References
     ----------
@@ -186,6 +186,8 @@ def diagnose(
             measured = measure(idata, gradients, draws, at, full_data, at_draws)
             if at.anchor is None and "anchor_error" in stored:
                 measured["anchor_error"] = stored["anchor_error"]
+    if "exact" in posterior.attrs:
+        measured = measured.assign_attrs(exact_draws=1)
     return _stored(idata, Diagnosis.of(measured))
 
 

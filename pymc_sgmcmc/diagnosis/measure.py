@@ -113,7 +113,8 @@ def measure_exact(
     posterior = idata["posterior"].to_dataset()
     found = measure_chains(idata, posterior, free, draws) | _together(draws)
     seen = GradientsAtDraws(at_draws, np.zeros(gradients.size), "exact")
-    return _along_all(found, gradients, draws, draws.mean(axis=(0, 1)), seen, at)
+    measured = _along_all(found, gradients, draws, draws.mean(axis=(0, 1)), seen, at)
+    return measured.assign_attrs(exact_draws=1)
 
 
 def _along_all(

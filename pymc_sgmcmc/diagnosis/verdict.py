@@ -18,6 +18,7 @@ from pymc_sgmcmc.diagnosis.rows import (
     Passed,
     Row,
     errors_by_chance,
+    have_no_bias,
     imprecise,
     judged,
     limit_of,
@@ -82,6 +83,11 @@ def rows(measured: Dataset) -> Iterator[Row]:
 
 def _would_have_shown(measured: Dataset) -> str:
     """Return a sentence on how large an error would have been noticed."""
+    if have_no_bias(measured):
+        return (
+            "The draws are exact: their number is their only error, "
+            f"{1 / np.sqrt(float(measured['ess'])):.2g} sd of a mean."
+        )
 
     def least(name: str) -> float:
         return max(TOLERANCE, limit_of(measured) * float(measured[f"{name}_error"].max()))
@@ -214,6 +220,7 @@ def _gradients_at_draws(measured: Dataset) -> Iterator[Row]:
     if "virial" in measured:
         largest, _ = precision(measured)
         passed = "yes" if largest <= LARGEST_ERROR else "unclear"
+        passed = "" if have_no_bias(measured) else passed
         right = f"< {LARGEST_ERROR}"
         yield Row("largest standard error", largest, right, passed, imprecise(measured))
 

@@ -17,8 +17,8 @@ from pymc_sgmcmc.run.convergence import convergence
 CHAINS = 32
 """Number of short chains: with more chains each makes fewer transitions, all in larger matrix
 products, but each also makes the first ones, whose draws are dropped."""
-TARGET = 0.8
-"""Target acceptance for the step size."""
+TARGET, LEAST = 0.8, 0.5
+"""Target acceptance for the step size, and the acceptance below which it is set again."""
 QUARTER = pi / 2
 """Length of a trajectory after which draws of a normal density are independent."""
 JITTER, MOST_JITTER = 0.2, 0.6
@@ -107,6 +107,22 @@ def finish(
         return found
 
     h, forgotten, before = length * (1 + jitter), 0, 0
+
+    def set_again() -> bool:
+        """Whether too few ends were accepted: the transitions so far are dropped, and h is smaller.
+
+        Their energy errors are about normal, with a standard deviation in proportion to h^2.
+        """
+        nonlocal h, forgotten, before
+        acceptance = np.mean([t.acceptance.mean() for t in made])
+        if acceptance >= LEAST or has_ended() or before + len(made) >= MOST_TRANSITIONS:
+            return False
+        h *= np.sqrt(stats.norm.ppf(TARGET / 2) / stats.norm.ppf(max(acceptance, 0.01) / 2))
+        forgotten += sum(int(t.acceptance.mean() > TARGET / 2) for t in made)
+        before += len(made)
+        made.clear()
+        return True
+
     try:
         for before in range(1, 1 + max(FIRST_TRANSITIONS)):
             found = advance(h)
@@ -123,6 +139,9 @@ def finish(
         while True:
             made.append(advance(h))
             if len(made) < look_at and not has_ended():
+                continue
+            if set_again():
+                look_at = ROUND
                 continue
             look_at = len(made) + max(ROUND, len(made) // 4)
             first, reason = _first_kept(made, inverse, forgotten, superchains, ess)

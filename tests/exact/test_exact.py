@@ -201,6 +201,29 @@ def test_slow_directions_are_given_time():
     assert abs(theta.mean()) < 4 * error < 0.4
 
 
+def test_steps_are_shortened_where_the_density_turns_out_to_be_narrow():
+    """The starts are far in tails with little curvature, where the longest steps are accepted."""
+
+    class Tails(Gaussian):
+        def __call__(self, points):
+            return stats.t.logpdf(points, 10, scale=0.1).sum(axis=1)
+
+        def with_gradients(self, points):
+            self.evaluations += len(points)
+            return self(points), -11 * points / (10 * 0.1**2 + points**2)
+
+    draws = biased_draws(np.full(3, 0.1), shift=150)
+    found = finish(hamiltonian(Tails(np.ones(3))), draws, 1000, lambda: False)
+    assert found.reason == ""
+    assert found.acceptance.mean() > 0.5
+    theta = found.theta.reshape(32, -1, 3) / 0.1
+    # Student's mean and variance, with the errors of independent chains
+    for powers, right in ((theta, 0.0), (theta**2, 10 / 8)):
+        error = powers.mean(axis=1).std(axis=0) / np.sqrt(32)
+        assert np.all(np.abs(powers.mean(axis=(0, 1)) - right) < 4 * error)
+        assert np.median(error) < 0.15
+
+
 def test_an_interrupt_keeps_the_draws_made():
     sds = np.ones(2)
     whole = finish(hamiltonian(Gaussian(sds)), biased_draws(sds), 2000, lambda: False)
@@ -373,6 +396,25 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
     said, remedy, passed = verdict(0.2, sd=1.3)
     assert (said, passed) == ("failed", ["yes", "yes", "no"])
     assert "1.3 of the right ones (mostly of 'b'): pass exact=True" in remedy
+
+
+@pytest.mark.parametrize(
+    ("exact", "off", "said"), [(0, 0, "unclear"), (1, 0, "ok"), (1, 3, "failed")]
+)
+def test_exact_draws_need_no_precise_identities(exact, off, said):
+    """Of a density far from normal these have large errors; only chains that differ matter."""
+    values = {"ess": 400.0, "gradients": 1000, "blocks": 40, "gradient_noise": 0.0}
+    for name, right in (("gradient", off), ("virial", 1.0)):
+        values[name], values[f"{name}_error"] = (
+            ("direction", [0.0, right]),
+            ("direction", [0.3, 0.3]),
+        )
+    values |= {"cross": ("pair", [0.0]), "cross_error": ("pair", [0.02])}
+    measured = Dataset(values, {"direction": [0, 1], "element": ("direction", ["a", "b"])})
+    verdict, remedy = judge(measured.assign_attrs(exact_draws=exact))
+    assert verdict == said
+    if said == "ok":
+        assert "their number is their only error, 0.05 sd of a mean" in remedy
 
 
 # ---- in a run -----------------------------------------------------------------------------------
