@@ -31,6 +31,14 @@ def colours(pattern: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return found, full
 
 
+def spread_of(curvature: np.ndarray) -> np.ndarray:
+    """Return an element's standard deviation given all others, from the diagonal of a Hessian.
+
+    The prior of a scale may curve the other way, by more than the rows: then it is 1.
+    """
+    return 1 / np.sqrt(np.where(curvature > 0, curvature, 1.0))
+
+
 def hessian_by_colours(
     gradient: Callable[[np.ndarray], np.ndarray],
     theta: np.ndarray,

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_may_change
-from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours
+from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours, spread_of
 from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivatives
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
 from pymc_sgmcmc.adaptation.normal_approximation import is_far_too_wide, narrowed
@@ -79,7 +79,7 @@ class RowsWarmUp(CurvatureWarmUp):
         of_column, full = colours(pattern)
         if of_column.max() >= MOST_COLOURS:
             return information
-        steps = DIFFERENCE / np.sqrt(np.diag(information))
+        steps = DIFFERENCE * spread_of(np.diag(information))
 
         def gradient(theta: np.ndarray) -> np.ndarray:
             return -self.objective.at(theta).likelihood_gradient

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours
+from pymc_sgmcmc.adaptation.coloured_differences import (
+    colours,
+    hessian_by_colours,
+    spread_of,
+)
 
 
 def blocks_and_shared(n_blocks, size, n_shared):
@@ -51,3 +55,7 @@ def test_hessian_of_a_pattern(pattern, most):
     assert len(calls) <= 2 * most
     for c in range(of_column.max() + 1):  # no row has two elements of a colour, but of full rows
         assert pattern[np.ix_(~full, of_column == c)].sum(axis=1).max(initial=0) <= 1
+
+
+def test_steps_are_finite_where_a_prior_curves_the_other_way():
+    np.testing.assert_array_equal(spread_of(np.array([4.0, -0.12, 0.0])), [0.5, 1.0, 1.0])
