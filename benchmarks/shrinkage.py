@@ -1,6 +1,6 @@
 """The default call on regressions under priors that shrink, compared with NUTS.
 
-    python benchmarks/shrinkage.py                    # twenty minutes
+    python benchmarks/shrinkage.py                    # half an hour
     python benchmarks/shrinkage.py --only logistic    # replaces this row
 
 Writes benchmarks/results/shrinkage.txt. There are 5000 rows and 20 coefficients, of which 16 are 0.
@@ -49,6 +49,9 @@ def prior(form: str) -> TensorVariable:
         local, tau = pm.HalfStudentT("local", 5, 1, shape=COLUMNS), pm.HalfStudentT("tau", 2, 0.1)
         slab = pm.InverseGamma("slab", 2, 2)
         scale = tau * local * pm.math.sqrt(slab / (slab + tau**2 * local**2))
+    elif form == "r2d2":  # shares of the variance that is explained (Zhang et al. 2022)
+        r2, shares = pm.Beta("r2", 1, 1), pm.Dirichlet("shares", np.full(COLUMNS, 0.5))
+        scale = pm.math.sqrt(shares * r2 / (1 - r2))
     else:
         local, tau = pm.HalfCauchy("local", 1, shape=COLUMNS), pm.HalfCauchy("tau", 0.1)
         scale = local * tau
@@ -70,7 +73,7 @@ def horseshoe(form: str) -> pm.Model:
     return model
 
 
-FORMS = ("horseshoe", "centred", "regularised", "logistic", "own-scales")
+FORMS = ("horseshoe", "centred", "regularised", "logistic", "own-scales", "r2d2")
 
 
 def compare(form: str) -> dict:

@@ -19,13 +19,15 @@ by row."""
 def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray:
     """Return which elements of theta are scale parameters, shape (d,).
 
-    They are on a logarithmic scale and are not effects of a hierarchy, such as log-normal slopes.
+    They are on a logarithmic scale and are not effects of a hierarchy, such as log-normal slopes;
+    shares count if other variables' prior depends on them, as in an R2-D2 prior.
     """
-    flags, effects = [], _effects(model)
+    flags, (effects, depended_on) = [], _effects(model)
     for value, shape in zip(vars, shapes, strict=True):
         rv = random_variable(model, value)
         name = getattr(model.rvs_to_transforms.get(rv), "name", None)
-        of_value = np.full(shape, name in SCALE_TRANSFORMS and rv not in effects)
+        on_log_scale = name in SCALE_TRANSFORMS or (name == "simplex" and rv in depended_on)
+        of_value = np.full(shape, on_log_scale and rv not in effects)
         if name in CHOLESKY_TRANSFORMS:
             ends = np.cumsum(np.arange(1, shape[-1] + 1))  # of the factor's rows
             of_value[..., ends[ends <= shape[-1]] - 1] = True
@@ -33,9 +35,11 @@ def is_scale(model: Model, vars: Sequence[TensorVariable], shapes) -> np.ndarray
     return np.concatenate(flags)
 
 
-def _effects(model: Model) -> set[TensorVariable]:
-    """Return free variables whose prior depends on others, and on which no other's depends."""
+def _effects(model: Model) -> tuple[set[TensorVariable], set[TensorVariable]]:
+    """Return free variables whose prior depends on others, and on which no other's depends; and
+    those on which one depends.
+    """
     free = set(model.free_RVs)
     above = {rv: free.intersection(ancestors(rv.owner.inputs)) for rv in free}
     depended_on = set().union(*above.values())
-    return {rv for rv in free if above[rv] and rv not in depended_on}
+    return {rv for rv in free if above[rv] and rv not in depended_on}, depended_on
