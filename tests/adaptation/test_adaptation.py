@@ -757,6 +757,17 @@ def test_positive_effects_of_a_hierarchy_are_no_scales():
     assert found.tolist() == [True, False, False, True, True, False, True]
 
 
+def test_shares_of_a_prior_are_scales_and_weights_of_a_mixture_are_not():
+    with pm.Model() as model:
+        shares, w = pm.Dirichlet("shares", np.ones(3)), pm.Dirichlet("w", np.ones(2))
+        beta = pm.Normal("beta", 0, pm.math.sqrt(shares), shape=3)
+        pm.NormalMixture("y", w=w, mu=beta[:2], sigma=1, observed=np.zeros(4))
+    shapes = [model.initial_point()[v.name].shape for v in model.value_vars]
+    found = is_scale(model, model.value_vars, shapes)
+    assert [v.name for v in model.free_RVs] == ["shares", "w", "beta"]
+    assert found.tolist() == [True, True, *[False] * 4]
+
+
 @pytest.mark.long
 def test_a_category_without_events():
     """Rows without events say nothing of the curvature: from g g' its metric is 30 times too wide.

@@ -167,3 +167,19 @@ def test_the_default_call_begins_at_initvals(side):
             20, chains=2, random_seed=1, progressbar=False, quiet=True, initvals={"a": 1.5 * side}
         )
     assert (np.sign(tree.posterior["a"]) == side).all()
+
+
+@pytest.mark.slow(2)
+def test_shares_of_coefficients_that_are_0_do_not_run_away():
+    """R2-D2: the joint density is flat where a share and its coefficient approach 0 together.
+
+    A share of such a coefficient, of Gamma(1/2) and more, has a log with an sd of about 2.2.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 12))
+    with pm.Model() as model:
+        r2, shares = pm.Beta("r2", 1, 1), pm.Dirichlet("shares", np.full(12, 0.5))
+        beta = pm.Normal("beta", 0, pm.math.sqrt(shares * r2 / (1 - r2)), shape=12)
+        pm.Normal("y", pm.math.dot(X, beta), 1, observed=rng.normal(X[:, 0] - X[:, 1] / 2, 1))
+    theta = Search(model)(1)
+    assert np.abs(theta[1:12]).max() < 6
