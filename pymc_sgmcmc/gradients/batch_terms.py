@@ -14,7 +14,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.shape_utils import change_dist_size
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -32,6 +31,7 @@ from pymc_sgmcmc.gradients.arrays import (
     observed_array,
     shape_of,
 )
+from pymc_sgmcmc.gradients.differentiate import simplified
 from pymc_sgmcmc.gradients.potentials import elements_of, values_of
 from pymc_sgmcmc.gradients.refusals import dependent_rows
 from pymc_sgmcmc.gradients.resize import folded, resized, with_plain_scalars
@@ -92,8 +92,7 @@ class BatchModel(NamedTuple):
     def simplified(self) -> "BatchModel":
         """Return the same with simplified terms, in which equal index arrays are merged."""
         logps = clone_replace([term.logp for term in self.terms], _equal_indices(self.sliced))
-        simplified = rewrite_pregrad(logps)
-        both = zip(self.terms, simplified, strict=True)
+        both = zip(self.terms, simplified(logps), strict=True)
         return self._replace(terms=[replace(term, logp=logp) for term, logp in both])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
+from pymc.pytensorf import pregrad_inner_graphs
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -94,10 +94,20 @@ def sqrt_of_exponential(fgraph, node):
     return [root * pt.exp(sum(exponents) / 2)]
 
 
+def simplified(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Simplify like `pymc.pytensorf.rewrite_pregrad`, which would undo `disconnected_grad`."""
+    return rewrite_graph(
+        list(expressions),
+        include=("canonicalize", "stabilize"),
+        exclude=("local_view_op",),
+        custom_rewrite=pregrad_inner_graphs,
+    )
+
+
 def before_gradients(log_p: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Apply rewrites after which gradients are simpler, or finite where they were not."""
     rewriter = dfs_rewriter(sqrt_of_exponential)
-    return rewrite_graph(rewrite_pregrad(list(log_p)), include=(), custom_rewrite=rewriter)
+    return rewrite_graph(simplified(log_p), include=(), custom_rewrite=rewriter)
 
 
 def tidy(gradients: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -15,7 +15,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
@@ -26,6 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.batches.whole_groups import coarsest, most_groups
 from pymc_sgmcmc.gradients.arrays import array_value, python_function
+from pymc_sgmcmc.gradients.differentiate import simplified
 from pymc_sgmcmc.gradients.local_model import (
     Column,
     EmptyGroups,
@@ -341,7 +341,7 @@ class LocalTerms:
             raise NotLocal(others, f"the prior of '{rv.name}', of other groups, depends on it")
         if logp.ndim <= v.axis:
             raise NotLocal([v.value], "one draw of its prior spans the groups")
-        [logp] = rewrite_pregrad([logp])  # with plain numbers for lengths
+        [logp] = simplified([logp])  # with plain numbers for lengths
         stand_ins = {u: local[u].slots for u in local}
         logp = self._at(v.column.groups, logp, v.column.n_groups, stand_ins)
         return logp.sum(axis=[a for a in range(logp.ndim) if a != v.axis])
@@ -399,7 +399,7 @@ class LocalTerms:
         if not isinstance(rv.owner.op, RandomVariable):
             raise NotLocal([v.value], "some groups have no rows, and its prior cannot be drawn")
         groups = empty.variable
-        parameters = rewrite_pregrad(model.replace_rvs_by_values(rv.owner.inputs[2:]))
+        parameters = simplified(model.replace_rvs_by_values(rv.owner.inputs[2:]))
         n_groups = v.column.n_groups
         stand_ins = {
             u: u[(*(slice(None),) * self.shapes[u].index(n_groups), groups)]

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
@@ -45,6 +46,10 @@ DIM = "group of rows"
 STAYING = 2, 3
 """Numbers of effects per group with which points stay constant unless asked to follow their prior:
 product rules are accurate around constant means too, and an update takes half the time."""
+
+
+NEGLIGIBLE = 100.0
+"""Difference of log densities below the largest of a group beyond which points have no weight."""
 
 
 class _Data:
@@ -278,7 +283,7 @@ def integrated_model(
     now = Followed(*map(disconnected_grad, now))
     x = points.x.astype(modes.dtype)[:, :, None, None]
     a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
-    h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders, counted)
+    h = _log_joint(terms, a, now.modes, placeholders, counted, points)
     log_likelihood = log_integrals(h, now.log_scales.astype(h.dtype), points)
     own = data.of_length([log_likelihood])
     [log_likelihood] = clone_replace([log_likelihood], own, rebuild_strict=False)
@@ -286,3 +291,27 @@ def integrated_model(
         pm.Potential("log_likelihood_of_groups", log_likelihood, dims=DIM)
     centres.move(smaller.initial_point())
     return smaller
+
+
+def _log_joint(
+    terms: GroupTerms,
+    effects: TensorVariable,
+    modes: TensorVariable,
+    placeholders: dict,
+    counted: TensorVariable | None,
+    points: Points,
+) -> TensorVariable:
+    """Return log joint densities, shape (points, groups), at effects, shape (points, groups, k).
+
+    Equally spaced points reach to where likelihoods are rounded to 0. The gradient there would be 0
+    times infinity, so such points are evaluated at the modes instead, without any weight.
+    """
+    floatX = pytensor.config.floatX
+    effects = effects.astype(floatX)
+    h = terms.log_joint_at_points(effects, placeholders, counted)
+    if not points.equally_spaced:
+        return h
+    counts = disconnected_grad(pt.gt(h, h.max(axis=0) - NEGLIGIBLE))  # not where it is NaN
+    elsewhere = pt.switch(counts[:, :, None], effects, modes.astype(floatX))
+    h = terms.log_joint_at_points(elsewhere, placeholders, counted)
+    return pt.switch(counts, h, -np.inf)

@@ -6,12 +6,15 @@ import models
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from models import MODELS, OPTIONS, N
+from pytensor.gradient import disconnected_grad
 from pytensor.graph.traversal import ancestors
 
 from pymc_sgmcmc.batches.shuffled import Batches
 from pymc_sgmcmc.gradients.arrays import PYTHON, array_value
+from pymc_sgmcmc.gradients.differentiate import before_gradients
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients
 from pymc_sgmcmc.noise import NoiseStream
@@ -318,3 +321,9 @@ def test_large_constants_are_inputs():
         np.zeros(100)
     )
     np.testing.assert_allclose(found, X.T @ X.sum(axis=1))
+
+
+def test_what_is_held_is_not_differentiated_after_simplifying():
+    x = pt.dscalar("x")
+    [held] = before_gradients([x * disconnected_grad(x**2)])
+    assert pytensor.grad(held, x).eval({x: 3.0}) == 9.0

@@ -17,6 +17,7 @@ import pymc_sgmcmc as sgm
 import pymc_sgmcmc.step
 from pymc_sgmcmc.adaptation import slow_draws_warning
 from pymc_sgmcmc.gradients.arrays import PYTHON
+from pymc_sgmcmc.gradients.differentiate import before_gradients
 from pymc_sgmcmc.integration import centre_scaled_effects
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
@@ -282,6 +283,36 @@ def test_equally_spaced_points_of_several_effects(k, python_by_default):
         covariance = np.exp(2 * at) * x @ x.T + 0.25 * np.eye(8)
         expected += multivariate_normal(np.zeros(8), covariance).logpdf(y[group == j])
     assert float(found) == pytest.approx(expected, abs={2: 1e-5, 3: 2e-3}[k])
+
+
+def test_points_where_the_likelihood_is_rounded_to_0_have_no_gradient(python_by_default):
+    """The probability of a category far from an effect is 0, and its log's derivative infinite."""
+    rng = np.random.default_rng(1)
+    group, y = np.repeat(np.arange(12), 5), rng.integers(3, size=60)
+    with pm.Model() as model:
+        a, u = pm.Normal("a", 0, pm.HalfNormal("scale"), shape=12), pm.Normal("u", shape=12)
+        eta = (pm.Normal("b") + a[group]) * pm.math.exp(u[group])
+        pm.OrderedLogistic("y", eta, np.array([-1.0, 1.0]), observed=y)
+    terms = group_terms(model, ["a", "u"])
+    integrated = integrated_model(terms, points_of(2, equally_spaced=True))
+    [density] = before_gradients([integrated.potentials[0].sum()])
+    gradients = pt.grad(density, integrated.value_vars)
+    function = integrated.compile_fn([density, *gradients], mode=PYTHON)
+    at = integrated.initial_point()
+    integrated.centres.move(at, afresh=True)
+    value, *found = function(at)
+    for name, derivative in zip(at, found, strict=True):
+        move = dict.fromkeys(at, 0.0) | {name: 1e-4}
+        above, below = (function({v: at[v] + sign * move[v] for v in at})[0] for sign in (1, -1))
+        # by differences, with a relative error of 1e-8
+        assert derivative == pytest.approx((above - below) / 2e-4, rel=1e-5)
+    everywhere = integrated.centres
+    x = integrated.points.x
+    effects = everywhere.modes + np.einsum("gij,sj->sgi", everywhere.factors, x)
+    h = everywhere.density.at_points(at, np.arange(12), effects, everywhere.rows)
+    assert np.isneginf(h).any()
+    weighed = logsumexp(h + integrated.points.log_ratios[:, None], axis=0) + everywhere.log_scales
+    assert value == pytest.approx(weighed.sum() + 12 * np.log(2 * np.pi), rel=1e-10)
 
 
 def test_several_effects_of_unlike_priors_stay_where_they_were():
