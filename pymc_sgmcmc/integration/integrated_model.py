@@ -279,8 +279,10 @@ def integrated_model(
     elif centres.follow:
         prior = terms.prior_derivatives(modes, placeholders)
         now = follow_prior(modes, scores, of_rows, *prior, pt)
-    # The integral does not change with the points, so neither does its gradient need theirs.
-    now = Followed(*map(disconnected_grad, now))
+    if not centres.follow_density:
+        # The integral hardly changes with the points, so its gradient does not need theirs. Points
+        # of a Sobol sequence have larger errors, which cancel only in the whole derivative.
+        now = Followed(*map(disconnected_grad, now))
     x = points.x.astype(modes.dtype)[:, :, None, None]
     a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
     h = _log_joint(terms, a, now.modes, placeholders, counted, points)
