@@ -7,7 +7,7 @@ import arviz_base  # noqa: F401
 
 from pymc_sgmcmc.batches.shuffle_on_disk import shuffle_on_disk
 from pymc_sgmcmc.batches.streamed_data import StreamedData
-from pymc_sgmcmc.diagnosis.certificate import certificate
+from pymc_sgmcmc.diagnosis.certificate_table import certificate
 from pymc_sgmcmc.diagnosis.diagnose import diagnose
 from pymc_sgmcmc.diagnosis.robust import robust
 from pymc_sgmcmc.evaluation.loo import loo

@@ -29,6 +29,7 @@ from pymc_sgmcmc.gradients.arrays import (
 )
 from pymc_sgmcmc.gradients.batch_check import check_terms, rows_looked_at
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
+from pymc_sgmcmc.gradients.common_row_numbers import joined_terms
 from pymc_sgmcmc.gradients.differentiate import before_gradients, gradients_of, tidy
 from pymc_sgmcmc.gradients.full_terms import full_terms
 from pymc_sgmcmc.gradients.group_sizes import RowGroups, StreamedRowGroups
@@ -39,7 +40,6 @@ from pymc_sgmcmc.gradients.local_variables import Local, LocalTerms, find_local
 from pymc_sgmcmc.gradients.placeholders import check_covered, filled, fitted_to, refuse_whole
 from pymc_sgmcmc.gradients.pm_minibatch import uses_minibatch, written_with_minibatch
 from pymc_sgmcmc.gradients.rows_in_batches import NoRowAxis, RowAxis, find_row_axes, find_row_axis
-from pymc_sgmcmc.gradients.rows_of_several_likelihoods import joined_terms
 from pymc_sgmcmc.gradients.source import GradientSource, Rows, check_batch_size
 
 LARGE_CONSTANT = 10**6

@@ -16,10 +16,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.gradients.arrays import Array, array_value
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, Term
+from pymc_sgmcmc.gradients.common_row_numbers import joined_terms
 from pymc_sgmcmc.gradients.group_sizes import RowGroups
 from pymc_sgmcmc.gradients.local_model import NotLocal
 from pymc_sgmcmc.gradients.local_variables import LocalTerms
-from pymc_sgmcmc.gradients.rows_of_several_likelihoods import joined_terms
 
 
 class Rows(NamedTuple):
