@@ -147,7 +147,7 @@ def finish(
             first, reason = _first_kept(made, inverse, forgotten, superchains, ess)
             if not reason or has_ended():
                 break
-            if len(made) >= MOST_TRANSITIONS:
+            if before + len(made) >= MOST_TRANSITIONS:
                 reason += f" after {MOST_TRANSITIONS} transitions: use NUTS"
                 break
     except KeyboardInterrupt:

@@ -313,7 +313,7 @@ def _log_joint(
     h = terms.log_joint_at_points(effects, placeholders, counted)
     if not points.equally_spaced:
         return h
-    counts = disconnected_grad(pt.gt(h, h.max(axis=0) - NEGLIGIBLE))  # not where it is NaN
+    counts = disconnected_grad(pt.gt(h, h.max(axis=0) - NEGLIGIBLE))
     elsewhere = pt.switch(counts[:, :, None], effects, modes.astype(floatX))
     h = terms.log_joint_at_points(elsewhere, placeholders, counted)
     return pt.switch(counts, h, -np.inf)

@@ -44,7 +44,7 @@ def near(at, n, spread=0.7 / GROUPS**0.5):
 
 
 def test_updates_differentiate_integrals_with_their_points(python_by_default):
-    """Where points stay their errors do not cancel: means were off by .09 sd instead of .03."""
+    """If points stayed, their errors, far larger than those of the integrals, would not cancel."""
     model, at, *_ = informative_rows("poisson")
     integrated = integrated_model(group_terms(model), points_of(K))
     integrated.centres.move(at, afresh=True)
