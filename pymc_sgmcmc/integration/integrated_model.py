@@ -13,7 +13,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.gradients.arrays import array_value, leaf_arrays
@@ -96,6 +95,8 @@ class Centres:
         a* or the mean, L and log |L| of each group; changed in place.
     may_have_several_modes : bool
         Whether the highest one is sought where points are found afresh.
+    counted : array of bool, shape (groups, points)
+        Which equally spaced points have a density that is not negligible. Changed in place.
     scores, of_rows : arrays, shapes (groups, k), (groups, k, k)
         If the points follow the effects' prior, the gradient of the rows' log likelihood there and
         the rows' part of the precision; if they follow the joint density, what `follow_density`
@@ -115,6 +116,7 @@ class Centres:
         self.follow = self.may_follow and (follow or k not in STAYING)
         self.follow_density = self.follow and self.rotated
         self.scores, self.of_rows = np.zeros((n, k)), np.zeros((n, k, k))
+        self.counted = np.ones((n, len(rule.x) if self.have_ranges else 0), dtype=bool)
 
     def following(self, point: PointType) -> "Centres":
         """Return centres that follow the prior, found afresh at values of the shared parameters."""
@@ -128,7 +130,7 @@ class Centres:
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether an array is one of those that are changed in place."""
-        own = self.modes, self.factors, self.log_scales, self.scores, self.of_rows
+        own = self.modes, self.factors, self.log_scales, self.scores, self.of_rows, self.counted
         return any(np.may_share_memory(array, one) for one in own)
 
     def move(self, point: PointType, index: np.ndarray | None = None, afresh: bool = False) -> None:
@@ -145,6 +147,7 @@ class Centres:
             modes, factors = middles_and_factors(
                 self.density, point, index, modes, factors, self.rows
             )
+            self.counted[index] = self._counted(point, index, modes, factors)
         elif not self.follow or modes.shape[1] > 1:
             modes, factors = means_and_factors(
                 self.density, point, index, modes, factors, self.rows, self.rule
@@ -178,6 +181,22 @@ class Centres:
         if self.follow_density:
             return follow_density(held, scores, of_rows, gradient, hessian, np)
         return follow_prior(held.modes, scores, of_rows, gradient, hessian, np)
+
+    def _counted(
+        self, point: PointType, index: np.ndarray, modes: np.ndarray, factors: np.ndarray
+    ) -> np.ndarray:
+        """Return which points have a density that is not negligible, shape (m, points)."""
+        counted = np.empty((len(index), len(self.rule.x)), dtype=bool)
+
+        def find(block: slice) -> None:
+            a = modes[block] + np.einsum("gij,sj->sgi", factors[block], self.rule.x)
+            h = self.density.at_points(point, index[block], a, self.rows)
+            h = np.nan_to_num(h, nan=-np.inf)
+            counted[block] = (h >= h.max(axis=0) - NEGLIGIBLE).T
+
+        find(slice(0, 1))  # compiled before there are threads
+        self.density.map(find, self.rows.blocks(index, ROWS_PER_CALL // len(self.rule.x)))
+        return counted
 
     def _derivatives(
         self, point: PointType, index: np.ndarray, modes: np.ndarray, factors: np.ndarray
@@ -285,7 +304,13 @@ def integrated_model(
         now = Followed(*map(disconnected_grad, now))
     x = points.x.astype(modes.dtype)[:, :, None, None]
     a = now.modes + sum(x[:, i] * now.factors[:, :, i] for i in range(terms.k))  # points first
-    h = _log_joint(terms, a, now.modes, placeholders, counted, points)
+    if centres.have_ranges:
+        # Other points may be where likelihoods are rounded to 0, and gradients 0 times infinity.
+        has_density = data.add("points with a density", centres.counted, (DIM,)).T
+        a = pt.switch(has_density[:, :, None], a, now.modes)
+    h = terms.log_joint_at_points(a.astype(pytensor.config.floatX), placeholders, counted)
+    if centres.have_ranges:
+        h = pt.switch(has_density, h, -np.inf)
     log_likelihood = log_integrals(h, now.log_scales.astype(h.dtype), points)
     own = data.of_length([log_likelihood])
     [log_likelihood] = clone_replace([log_likelihood], own, rebuild_strict=False)
@@ -293,27 +318,3 @@ def integrated_model(
         pm.Potential("log_likelihood_of_groups", log_likelihood, dims=DIM)
     centres.move(smaller.initial_point())
     return smaller
-
-
-def _log_joint(
-    terms: GroupTerms,
-    effects: TensorVariable,
-    modes: TensorVariable,
-    placeholders: dict,
-    counted: TensorVariable | None,
-    points: Points,
-) -> TensorVariable:
-    """Return log joint densities, shape (points, groups), at effects, shape (points, groups, k).
-
-    Equally spaced points reach to where likelihoods are rounded to 0. The gradient there would be 0
-    times infinity, so such points are evaluated at the modes instead, without any weight.
-    """
-    floatX = pytensor.config.floatX
-    effects = effects.astype(floatX)
-    h = terms.log_joint_at_points(effects, placeholders, counted)
-    if not points.equally_spaced:
-        return h
-    counts = disconnected_grad(pt.gt(h, h.max(axis=0) - NEGLIGIBLE))
-    elsewhere = pt.switch(counts[:, :, None], effects, modes.astype(floatX))
-    h = terms.log_joint_at_points(elsewhere, placeholders, counted)
-    return pt.switch(counts, h, -np.inf)
