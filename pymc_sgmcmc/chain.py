@@ -27,7 +27,7 @@ from pymc_sgmcmc.batches.whole_groups import GroupBatches
 from pymc_sgmcmc.compiled_call_length import CallLength
 from pymc_sgmcmc.gradients.arrays import array_value
 from pymc_sgmcmc.gradients.source import Rows
-from pymc_sgmcmc.gradients.start_check import BadStart, check_start, numbers_of_start
+from pymc_sgmcmc.gradients.start_check import check_start, refuse_start
 from pymc_sgmcmc.kernel import Kernel
 from pymc_sgmcmc.loop import Outcome, failure_of
 from pymc_sgmcmc.schedules import Constant, Schedule
@@ -130,14 +130,7 @@ class Chain(WithSamplingState):
             outcome = self._run(theta, others, self._typed(h))
         each_bad = ~np.isfinite(np.asarray(outcome.squared_gradient))
         bad = each_bad[np.argmax(each_bad.any(axis=1))]  # in the first update that has any
-        if bad.any():
-            names = ", ".join(f"'{v.name}'" for v, b in zip(self.vars, bad, strict=True) if b)
-            numbers = numbers_of_start(self.vars, [point[v.name] for v in self.vars])
-            raise BadStart(
-                f"At the initial point the gradient of {names} is not finite"
-                f"{self._infinite_rows()}{numbers}. Give the variables an initval=, pass another "
-                "initial_point=, or look for data that are impossible under the model."
-            )
+        refuse_start(self.vars, bad, point, self._infinite_rows())
 
     def check_start(self, point: PointType) -> None:
         """Raise `BadStart` unless density and gradient are finite; this chain does not advance."""

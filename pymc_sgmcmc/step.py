@@ -18,6 +18,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted, announce
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted, earlier_adaptation
+from pymc_sgmcmc.adaptation.change_of_form import form_is_settled
 from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
 from pymc_sgmcmc.adaptation.plan import Asked
 from pymc_sgmcmc.algorithm import Algorithm
@@ -30,6 +31,7 @@ from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
 from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.number_checks import is_auto, positive_number, true_or_false, whole_number
 from pymc_sgmcmc.pymc_internals import is_worker
@@ -180,11 +182,16 @@ class SGMCMCStep(BlockedStep):
             announce(self.kernel)
         self.setup_chain(self.rng, tune=0, draws=0)
         check_start(self.model, self.source, start)
-        self.chain.try_out(start)
+        # Updates with integrals take long to compile, in vain if the warm-up finds a better form.
+        is_tried_out = form_is_settled() or not self.source.is_costly
+        if is_tried_out:
+            self.chain.try_out(start)
         self.adapted: Adapted | None = None
         self._gradients: Gradients | None = None
         if self.kernel.metric is not None:
             self._gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
+            if isinstance(self._gradients, GroupGradients) and not is_tried_out:
+                self._gradients.refuse_start(start)
             self.adapted = adapted(
                 self.kernel,
                 self._gradients,

@@ -32,3 +32,8 @@ def form_changeable(names: Collection[str]) -> Iterator[None]:
 def form_may_change(name: str) -> bool:
     """Whether warm-ups may raise `OtherForm` with this name."""
     return name in _changeable.get()
+
+
+def form_is_settled() -> bool:
+    """Whether no warm-up may raise `OtherForm`."""
+    return not _changeable.get()

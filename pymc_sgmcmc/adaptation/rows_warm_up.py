@@ -25,7 +25,7 @@ from pymc_sgmcmc.gradients.row_gradients import RowGradients
 _log = logging.getLogger("pymc.sgmcmc")
 
 POSITIONS, ROWS_PER_POSITION = 50, 512
-"""Number of points, and number of rows at each point, from which the noise is estimated."""
+"""Numbers of points, and of ordinary rows at each, from which the noise is estimated."""
 MOST_SCALES, POINTS_OF_SCALES = 20, 6
 """Largest number of scale parameters whose rows of Hessians are used, and number of points over
 which these are averaged."""
@@ -179,7 +179,7 @@ class RowsWarmUp(CurvatureWarmUp):
         )
         if self.past is None and self.factors is not None:
             noise /= SPREAD**2  # noise grows about as the square of the distance
-        self.count(2 * POSITIONS * ROWS_PER_POSITION / self.gradients.n_rows)
+        self.count(2 * POSITIONS * rows_per_position(self.gradients) / self.gradients.n_rows)
         return noise
 
     def _points(self, n: int) -> np.ndarray:
@@ -214,6 +214,13 @@ class RowsWarmUp(CurvatureWarmUp):
         return self.kernel.checksum() if self.factors is not None else None
 
 
+def rows_per_position(gradients: RowGradients) -> int:
+    """Return how many rows show the noise at a point: fewer groups of rows than single ones, but
+    enough for all points together to have many more than there are parameters.
+    """
+    return max(ROWS_PER_POSITION // gradients.rows_worth, min(gradients.size, ROWS_PER_POSITION))
+
+
 def noise_covariance(
     gradients: RowGradients,
     metric: Metric,
@@ -238,12 +245,13 @@ def noise_covariance(
     else:
         one_by_q = len(urn) / np.bincount(urn, minlength=n_rows)
     total = np.zeros((gradients.size, gradients.size))
+    n = rows_per_position(gradients)
     if factors is not None:
-        at_anchor = gradients.rows_of(anchor, len(positions) * ROWS_PER_POSITION)
+        at_anchor = gradients.rows_of(anchor, len(positions) * n)
     has_factor = np.zeros(gradients.size, bool) if factors is None else factors.powers != 0
     alone = []
     for theta in positions:
-        rows = urn[rng.integers(len(urn), size=ROWS_PER_POSITION)]
+        rows = urn[rng.integers(len(urn), size=n)]
         each = gradients.rows(theta, rows)[1]
         if factors is not None:
             each = each - factors.at(theta, anchor) * at_anchor(rows)
@@ -251,7 +259,7 @@ def noise_covariance(
         alone.append(np.var(each[:, has_factor], axis=0))
         each = metric.transposed_times(each)
         each -= each.mean(axis=0)
-        total += each.T @ each / (ROWS_PER_POSITION - 1)
+        total += each.T @ each / (n - 1)
     tenth = np.sort(alone, axis=0)[-max(1, len(positions) // 10) :].mean(axis=0)
     in_tails = tenth * metric.spread()[has_factor] ** 2
     return total / (len(positions) * batch_size), in_tails.max(initial=0.0) / batch_size

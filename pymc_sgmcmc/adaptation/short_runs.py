@@ -94,6 +94,7 @@ class ShortRuns:
         last, draws, seconds = [], [], []
         friction: float | np.ndarray = 0.0
         for chain, now in zip(self.chains, points, strict=True):
+            chain.begin(now)  # compiles the updates if nothing has yet
             for _ in range(n):
                 self.before_draw(thin)
                 began = time.perf_counter()

@@ -123,7 +123,8 @@ class RowsAtDraws(AtDraws):
         self.copies = at.row_copies
         if self.copies is not None and len(self.copies) != gradients.n_rows:
             self.copies = None
-        self.row_gradients = ROW_GRADIENTS
+        fewest = 2 * FEWEST_ROWS * MOST_DRAWS
+        self.row_gradients = max(fewest, ROW_GRADIENTS // gradients.rows_worth)
 
     def __call__(self, draws, exact=False):
         gradients, matrix, anchor = self.gradients, self.at.matrix, self.at.anchor

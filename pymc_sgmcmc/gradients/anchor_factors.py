@@ -22,7 +22,7 @@ type LogSlope = Callable[[TensorVariable], TensorVariable]
 """log |b'(x)| as a function of x, elementwise."""
 
 POINTS, ROWS = 20, 512
-"""Numbers of points, and of rows at each, at which gradients with and without factors are
+"""Numbers of points, and of ordinary rows at each, at which gradients with and without factors are
 compared."""
 POWERS = 0, 1, 2
 """Powers that are tried."""
@@ -92,13 +92,14 @@ class AnchorFactors:
             return 0.0
         points = points[:: max(1, len(points) // POINTS)]
         changes = np.zeros((len(POWERS), self.gradients.size))
+        n = ROWS // self.gradients.rows_worth
         for theta in points:
-            rows = rng.integers(self.gradients.n_at_hand, size=ROWS)
+            rows = rng.integers(self.gradients.n_at_hand, size=n)
             here, there = (self.gradients.rows(p, rows)[1] for p in (theta, anchor))
             ratio = np.exp(self.log_ratios(theta, anchor))
             changes += [np.var(here - ratio**k * there, axis=0) for k in POWERS]
         self.powers = np.where(self.is_possible, np.array(POWERS)[changes.argmin(axis=0)], 0.0)
-        return 2 * len(points) * ROWS / self.gradients.n_rows
+        return 2 * len(points) * n / self.gradients.n_rows
 
     def log_ratios(self, points: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         """Return `log_ratio` at points, shape (..., d); 0 for elements without slopes."""

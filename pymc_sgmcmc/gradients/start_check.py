@@ -54,6 +54,20 @@ def check_start(model: Model, source: GradientSource, point: PointType) -> None:
         )
 
 
+def refuse_start(
+    vars: Sequence[Variable], without_gradient: Sequence[bool], point: PointType, hint: str = ""
+) -> None:
+    """Raise `BadStart` if gradients with respect to some of the variables are not finite."""
+    names = ", ".join(f"'{v.name}'" for v, bad in zip(vars, without_gradient, strict=True) if bad)
+    if names:
+        raise BadStart(
+            f"At the initial point the gradient of {names} is not finite{hint}"
+            f"{numbers_of_start(vars, [point[v.name] for v in vars])}. Give the variables an "
+            "initval=, pass another initial_point=, or look for data that are impossible under the "
+            "model."
+        )
+
+
 def numbers_of_start(vars: Sequence[Variable], values: Sequence[np.ndarray]) -> str:
     """Return the initial point, for a message, if it has few numbers."""
     if sum(np.size(value) for value in values) > FEW_NUMBERS:

@@ -4,10 +4,13 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
+from pymc.blocking import PointType
 
+from pymc_sgmcmc.backends.backend import naming_a_remedy
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.flat_model import Vector
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
+from pymc_sgmcmc.gradients.start_check import refuse_start
 from pymc_sgmcmc.integration.group_density import mapped
 from pymc_sgmcmc.integration.integrated_model import STAYING
 from pymc_sgmcmc.integration.quadrature_error import largest_change, quadrature_error
@@ -48,6 +51,13 @@ class GroupGradients(RowGradients):
             sizes = model.centres.rows.sizes
             densities = sizes.max() * len(model.points.x)
             self.block = int(np.clip(BLOCK_DENSITIES // densities, 1, min(self.block, len(sizes))))
+
+    def refuse_start(self, point: PointType) -> None:
+        """Raise `BadStart` for a point without a finite gradient."""
+        with naming_a_remedy(), self.points_held():
+            gradient = self.likelihood(self.flat(point), scatter=False).gradient
+        bad = [not np.isfinite(gradient[part]).all() for part in self.parts]
+        refuse_start(self.source.vars, bad, point)
 
     @contextmanager
     def points_held(self):
