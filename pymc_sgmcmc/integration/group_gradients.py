@@ -54,8 +54,10 @@ class GroupGradients(RowGradients):
 
     def refuse_start(self, point: PointType) -> None:
         """Raise `BadStart` for a point without a finite gradient."""
-        with naming_a_remedy(), self.points_held():
-            gradient = self.likelihood(self.flat(point), scatter=False).gradient
+        theta = self.flat(point)
+        with naming_a_remedy(), np.errstate(invalid="ignore"):
+            of_rows = RowGradients.likelihood(self, theta, scatter=False).gradient
+            gradient = self.prior_gradient(theta) + of_rows
         bad = [not np.isfinite(gradient[part]).all() for part in self.parts]
         refuse_start(self.source.vars, bad, point)
 

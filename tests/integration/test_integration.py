@@ -1,5 +1,6 @@
 """Effects of groups integrated out: densities and gradients against integrals by brute force."""
 
+import json
 import logging
 
 import hierarchies
@@ -9,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from arviz_base import from_dict
+from pymc.exceptions import SamplingError
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -16,8 +18,10 @@ from scipy.stats import multivariate_normal
 import pymc_sgmcmc as sgm
 import pymc_sgmcmc.step
 from pymc_sgmcmc.adaptation import slow_draws_warning
+from pymc_sgmcmc.adaptation.rows_warm_up import noise_covariance, rows_per_position
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.differentiate import before_gradients
+from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.integration import centre_scaled_effects
 from pymc_sgmcmc.integration.effects import EffectDraws
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
@@ -27,6 +31,7 @@ from pymc_sgmcmc.integration.quadrature_error import quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import REFINED, Points, points_of
 from pymc_sgmcmc.integration.row_effects import with_row_numbers
 from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
+from pymc_sgmcmc.loop import Loop
 from pymc_sgmcmc.run.integrated_effects import _moments
 from pymc_sgmcmc.run.parametrisation import Form
 from pymc_sgmcmc.run.sample_arguments import Arguments
@@ -1006,3 +1011,63 @@ def test_effects_beside_those_integrated_are_not_local(monkeypatch, caplog):
             sgm.sample(random_seed=1, progressbar=False)
     assert "Integrated out of the likelihood: 'a'" in caplog.text
     assert "'b' moves at every update" not in caplog.text
+
+
+def noisy_intercepts(with_edge=False):
+    """600 groups of two rows, whose effects are integrated by default."""
+    rng = np.random.default_rng(4)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("s"), shape=600)
+        eta = a[np.repeat(np.arange(600), 2)]
+        if with_edge:
+            eta += pt.sqrt(pm.Flat("shift", initval=0.0))
+        pm.Normal("y", eta, 1, observed=rng.normal(0, 1.4, size=1200))
+    return model
+
+
+def test_start_without_a_gradient(one_graph_at_a_time):
+    """It is refused before a start is sought, with its variable and a remedy."""
+    with pytest.raises(SamplingError, match=r"gradient of 'shift' is not finite.*initval="):
+        sgm.sample(model=noisy_intercepts(with_edge=True), random_seed=1, progressbar=False)
+
+
+def test_noise_of_groups_is_seen_with_fewer_rows(python_by_default):
+    """Its largest eigenvalue for batches, against all groups at each of the points.
+
+    20 times 102 groups give a variance of a normal gradient within 4 sqrt(2 / 2040) = 13%.
+    """
+    rng = np.random.default_rng(5)
+    group = np.repeat(np.arange(200), 4)
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("tau"), shape=200)
+        pm.Normal("y", a[group], 1, observed=rng.normal(0, 1.4, size=800))
+    integrated = integrated_model(group_terms(model), points_of(1))
+    gradients = GroupGradients(integrated, integrated.value_vars)
+    assert rows_per_position(gradients) == 102
+    points = rng.normal(0, 0.1, (20, gradients.size))
+    metric = Diagonal([(), ()])
+    metric.set(np.ones(2))
+    covariance, _ = noise_covariance(gradients, metric, points, points[0], None, None, 32, rng)
+    every = [gradients.rows(point, np.arange(200))[1] for point in points]
+    exact = 200**2 / 32 * np.mean([np.cov(each.T) for each in every], axis=0)
+    assert np.linalg.eigvalsh(covariance)[-1] == pytest.approx(
+        np.linalg.eigvalsh(exact)[-1], rel=0.13
+    )
+
+
+@pytest.mark.long
+def test_updates_are_compiled_in_the_form_that_suits(one_graph_at_a_time, monkeypatch):
+    """Not in a form that the warm-up leaves before its first window."""
+    compiled, make = [], Loop.__init__
+
+    def counted(loop, *args):
+        compiled.append(loop)
+        make(loop, *args)
+
+    monkeypatch.setattr(Loop, "__init__", counted)
+    monkeypatch.setattr(GroupGradients, "better_integrals", lambda *args: "equally_spaced")
+    idata = sgm.sample(
+        3, tune=2, chains=1, model=noisy_intercepts(), random_seed=1, progressbar=False
+    )
+    assert json.loads(idata.posterior.attrs["adaptation"])["equally_spaced"]
+    assert len(compiled) == 1
