@@ -147,9 +147,9 @@ def main():
             points = [(k[2], v[1]) for k, v in means.items() if k[:2] == (sampler, a)]
             if points:
                 ax.plot(*zip(*points, strict=True), "o-", color=colour, label=sampler)
-                ax.legend()
         ax.set(xlabel="eta", title=f"a = {a}")
     axes[0].set_ylabel("test RMSE")
+    axes[0].legend(loc="upper left")
     fig.tight_layout()
     report.save(fig)
 
