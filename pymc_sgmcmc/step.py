@@ -20,7 +20,7 @@ from pymc_sgmcmc.adaptation.adapt import adapted, announce
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted, earlier_adaptation
 from pymc_sgmcmc.adaptation.change_of_form import form_is_settled
 from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
-from pymc_sgmcmc.adaptation.plan import Asked
+from pymc_sgmcmc.adaptation.metric_and_batch_size import Asked
 from pymc_sgmcmc.algorithm import Algorithm
 from pymc_sgmcmc.backends import interrupts
 from pymc_sgmcmc.backends.backend import check_compile_kwargs

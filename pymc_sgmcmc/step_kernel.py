@@ -9,7 +9,7 @@ import pytensor
 from pymc.model import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_sgmcmc.adaptation.plan import (
+from pymc_sgmcmc.adaptation.metric_and_batch_size import (
     LARGEST_DENSE,
     LARGEST_SHARED,
     Asked,

@@ -21,7 +21,7 @@ from pytensor.compile.mode import Mode
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.chain import Chain
 from pymc_sgmcmc.run import processes, sequential
-from pymc_sgmcmc.storage import create, store, writer
+from pymc_sgmcmc.storage import chunks, store, writer
 from pymc_sgmcmc.storage.identity import identity
 
 DRAWS, TUNE, CHAINS = 12, 4, 2
@@ -102,7 +102,7 @@ def kill_after(pid, seconds):
 def write_much():
     """Hand on and commit every draw, in small chunks: as many moments of writing as can be."""
     sequential.SECONDS_PER_BLOCK = -1.0
-    create.DRAWS_PER_CHUNK = 5
+    chunks.DRAWS_PER_CHUNK = 5
     writer.Writer.due = lambda self: True
 
 

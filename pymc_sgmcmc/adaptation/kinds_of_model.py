@@ -11,7 +11,7 @@ from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
 from pymc_sgmcmc.adaptation.local_warm_up import LocalWarmUp
 from pymc_sgmcmc.adaptation.many_parameters_warm_up import ManyParametersWarmUp
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE
+from pymc_sgmcmc.adaptation.metric_and_batch_size import LARGEST_DENSE
 from pymc_sgmcmc.adaptation.rows_warm_up import RowsWarmUp
 from pymc_sgmcmc.adaptation.warm_up import WarmUp
 from pymc_sgmcmc.gradients.flat_model import FlatModel

@@ -11,7 +11,11 @@ from xarray import Dataset, DataTree
 
 from pymc_sgmcmc.adaptation.kinds_of_model import kind_of
 from pymc_sgmcmc.adaptation.local_gradients import LocalGradients
-from pymc_sgmcmc.adaptation.plan import BATCH_OF_MANY, LARGEST_DENSE, automatic_batch_size
+from pymc_sgmcmc.adaptation.metric_and_batch_size import (
+    BATCH_OF_MANY,
+    LARGEST_DENSE,
+    automatic_batch_size,
+)
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.diagnosis.as_sampled import as_sampled, row_gradients

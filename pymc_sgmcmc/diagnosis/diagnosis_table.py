@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.rows import Row
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows
+from pymc_sgmcmc.diagnosis.verdict_rows import Row
 
 HEADER = ("", "value", "right", "tolerance", "error", "chance", "passed")
 """Headings of the table's columns."""

@@ -21,7 +21,6 @@ from pymc_sgmcmc.diagnosis.gradients_at_draws import (
     GradientsAtDraws,
 )
 from pymc_sgmcmc.diagnosis.local_identities import local_identities
-from pymc_sgmcmc.diagnosis.rows import LARGEST_ERROR, precision
 from pymc_sgmcmc.diagnosis.stein import (
     BLOCKS,
     SteinIdentities,
@@ -30,6 +29,7 @@ from pymc_sgmcmc.diagnosis.stein import (
     chain_correlation,
     stein_identities,
 )
+from pymc_sgmcmc.diagnosis.verdict_rows import LARGEST_ERROR, precision
 from pymc_sgmcmc.gradients.flat_model import FlatModel
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.gradients.whole_gradients import WholeGradients

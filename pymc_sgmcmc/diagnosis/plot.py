@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.rows import Passed, judged, limit_of
 from pymc_sgmcmc.diagnosis.verdict import tolerances
+from pymc_sgmcmc.diagnosis.verdict_rows import Passed, judged, limit_of
 
 PANELS = (
     ("gradient", 0.0, "error of mean (sd)"),

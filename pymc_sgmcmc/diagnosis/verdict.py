@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from xarray import Dataset
 
-from pymc_sgmcmc.diagnosis.rows import (
+from pymc_sgmcmc.diagnosis.stein import BLOCKS
+from pymc_sgmcmc.diagnosis.verdict_rows import (
     FEWEST_ESS,
     LARGEST_ERROR,
     TOLERANCE,
@@ -26,7 +27,6 @@ from pymc_sgmcmc.diagnosis.rows import (
     threshold,
     too_few,
 )
-from pymc_sgmcmc.diagnosis.stein import BLOCKS
 from pymc_sgmcmc.exact.certificate_weights import LARGEST_K_HAT
 
 LARGEST_RHAT = 1.05

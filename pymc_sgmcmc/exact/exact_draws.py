@@ -12,7 +12,7 @@ from pymc.model import Model
 from pymc.step_methods.compound import flatten_steps
 from xarray import Dataset, DataTree
 
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, LARGEST_SHARED
+from pymc_sgmcmc.adaptation.metric_and_batch_size import LARGEST_DENSE, LARGEST_SHARED
 from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.exact.hamiltonian import Hamiltonian

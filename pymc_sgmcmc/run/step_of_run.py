@@ -16,7 +16,7 @@ from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted, UnfitAdaptation
-from pymc_sgmcmc.adaptation.plan import LARGEST_DENSE, groups_for
+from pymc_sgmcmc.adaptation.metric_and_batch_size import LARGEST_DENSE, groups_for
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.local_variables import n_looked_up

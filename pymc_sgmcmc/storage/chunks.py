@@ -19,8 +19,19 @@ GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"
 CHECKSUM_BYTES = 4
 """Length in bytes of zarr's CRC-32C checksum at the end of a chunk's file."""
 
+BYTES_PER_CHUNK = 2**23
+"""Approximate largest size in bytes of a chunk with the draws of all variables, about 8 MiB,
+because a chunk that is not full stays in memory and is written again at each checkpoint."""
+DRAWS_PER_CHUNK = 256
+"""Largest number of draws in a chunk, which matters for models with few parameters."""
+
 type Checksums = dict[str, list[int]]
 """Checksums of an array's chunks of some chains, in order, by the array's path."""
+
+
+def draws_per_chunk(bytes_per_draw: int) -> int:
+    """Return the number of draws in a chunk, given the size of all variables in one draw."""
+    return int(np.clip(BYTES_PER_CHUNK // max(1, bytes_per_draw), 1, DRAWS_PER_CHUNK))
 
 
 def open_draws(path: Path, record: dict[str, Any], read_only: bool) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from pymc_sgmcmc.run.run_events import Run
 from pymc_sgmcmc.run.saved_state import to_plain
 from pymc_sgmcmc.step import adaptation_of
 from pymc_sgmcmc.storage.checkpoints import all_checkpoints
-from pymc_sgmcmc.storage.chunks import GROUPS
+from pymc_sgmcmc.storage.chunks import GROUPS, draws_per_chunk
 from pymc_sgmcmc.storage.identity import versions
 from pymc_sgmcmc.storage.metadata import consolidate, recorded_files
 from pymc_sgmcmc.storage.names_and_labels import refuse_unstorable
@@ -35,11 +35,6 @@ PREFIX, NEW, OLD = ".pymc_sgmcmc_", ".new", ".old"
 """Beginning and endings of names of folders whose run is incomplete or is being deleted."""
 RUN_LOCK = Path(FOLDER, "run.lock")
 """Lock of the whole run, which is held while the run is created, resumed or replaced."""
-BYTES_PER_CHUNK = 2**23
-"""Approximate largest size in bytes of a chunk with the draws of all variables, about 8 MiB,
-because a chunk that is not full stays in memory and is written again at each checkpoint."""
-DRAWS_PER_CHUNK = 256
-"""Largest number of draws in a chunk, which matters for models with few parameters."""
 
 
 def run_lock(folder: Path) -> Lock:
@@ -76,8 +71,6 @@ def create(
     lengths = {n: run.tune if n.startswith("warmup_") else run.draws for n in draws}
     variables = [value for dataset in draws.values() for value in dataset.values()]
     size = sum(value.dtype.itemsize * int(np.prod(value.shape[2:])) for value in variables)
-    chunk = BYTES_PER_CHUNK // max(1, size * run.chains_together)
-    chunk = int(min(max(chunk, 1), DRAWS_PER_CHUNK))
     run_id = uuid.uuid4().hex
     record = {
         "format": FORMAT,
@@ -90,7 +83,7 @@ def create(
         "tune": run.tune,
         "chains": run.n_chains,
         "chains_together": run.chains_together,
-        "chunk": chunk,
+        "chunk": draws_per_chunk(size * run.chains_together),
         "lengths": lengths,
         "dtype": str(dtype),
         "seconds": 0.0,

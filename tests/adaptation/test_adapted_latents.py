@@ -10,7 +10,7 @@ from known_posteriors import Truth, assert_right
 from xarray import Dataset, DataTree
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation import plan
+from pymc_sgmcmc.adaptation import metric_and_batch_size
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.fisher_information import PairedGradients
 from pymc_sgmcmc.adaptation.latent_warm_up import LatentWarmUp, _parted
@@ -258,7 +258,7 @@ def test_what_does_not_go_together(monkeypatch):
     refused("latents=, data= and an automatic", data={"X": X, "y": Y})
     refused("needs batch_size=", batch_size=None)
     refused("gradient='control_variate' and latents=", gradient="control_variate")
-    monkeypatch.setattr(plan, "LARGEST_DENSE_WITH_LATENTS", 2)
+    monkeypatch.setattr(metric_and_batch_size, "LARGEST_DENSE_WITH_LATENTS", 2)
     refused(r"adaptation='dense' and latents= .*up to 2 param.*has 3.*'diag'", adaptation="dense")
-    monkeypatch.setattr(plan, "LARGEST_DENSE", 2)
+    monkeypatch.setattr(metric_and_batch_size, "LARGEST_DENSE", 2)
     refused("With 3 parameters, more than 2, latents=")

@@ -850,7 +850,7 @@ def test_metric_of_a_thousand_parameters(effects, rows, others, metric, why, mon
     monkeypatch.setattr(
         "pymc_sgmcmc.step.adapted", lambda *args, **kwargs: SimpleNamespace(burn_in=1)
     )
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.metric_and_batch_size.LARGEST_SHARED", 500)
     group = np.repeat(np.arange(600), rows)
     x = np.random.default_rng(1).normal(size=group.size)
     with pm.Model() as model:
@@ -875,7 +875,7 @@ def test_what_is_said_of_a_table_is_said_once(items, message, monkeypatch, caplo
     monkeypatch.setattr(
         "pymc_sgmcmc.step.adapted", lambda *args, **kwargs: SimpleNamespace(burn_in=1)
     )
-    monkeypatch.setattr("pymc_sgmcmc.adaptation.plan.LARGEST_SHARED", 500)
+    monkeypatch.setattr("pymc_sgmcmc.adaptation.metric_and_batch_size.LARGEST_SHARED", 500)
     with pm.Model() as model:
         ease = pm.Normal("ease", shape=items) if items else np.linspace(-1, 1, 6)
         logit = pm.Normal("theta", shape=600)[:, None] - ease

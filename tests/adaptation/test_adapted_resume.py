@@ -19,7 +19,7 @@ from kills import (
 )
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation import plan
+from pymc_sgmcmc.adaptation import metric_and_batch_size
 from pymc_sgmcmc.adaptation.adapted_settings import UnfitAdaptation
 from pymc_sgmcmc.adaptation.curvature_warm_up import CurvatureWarmUp
 from pymc_sgmcmc.storage.record import adapted_path
@@ -33,7 +33,7 @@ run = partial(adapting_run, draws=DRAWS, tune=TUNE)
 @pytest.fixture
 def _batches(monkeypatch):
     """Batches even of few rows, so that there is an anchor."""
-    monkeypatch.setattr(plan, "FEW_ROWS", 0)
+    monkeypatch.setattr(metric_and_batch_size, "FEW_ROWS", 0)
 
 
 @pytest.fixture

@@ -28,8 +28,15 @@ def python_blocks(path):
     return "".join(program)
 
 
-ON_NUMBA = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/hierarchies.md")
-"""The last two have a `pm.Minibatch` and groups of different sizes, which JAX does not have."""
+ON_NUMBA = (
+    "README.md",
+    "docs/choosing.md",
+    "docs/everyday.md",
+    "docs/gotchas.md",
+    "docs/hierarchies.md",
+)
+"""The last three have an HSGP, which PyMC evaluates in a way that JAX does not allow, a
+`pm.Minibatch` and groups of different sizes, which JAX does not have."""
 
 
 @pytest.mark.slow(15)

@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import kernel
-from pymc_sgmcmc.adaptation.plan import automatic_batch_size, tell_of_rows
+from pymc_sgmcmc.adaptation.metric_and_batch_size import automatic_batch_size, tell_of_rows
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.model_gradient import gradient_source
 

@@ -23,9 +23,9 @@ from pymc_sgmcmc.diagnosis.diagnosis_table import Diagnosis
 from pymc_sgmcmc.diagnosis.gradients_at_draws import AtDraws, GradientsAtDraws, RowsAtDraws
 from pymc_sgmcmc.diagnosis.local_identities import means_of_others
 from pymc_sgmcmc.diagnosis.measure import measure
-from pymc_sgmcmc.diagnosis.rows import IDENTITIES, threshold
 from pymc_sgmcmc.diagnosis.stein import block_estimate, chain_correlation, stein_identities
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows, times_as_many_draws
+from pymc_sgmcmc.diagnosis.verdict_rows import IDENTITIES, threshold
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
 from pymc_sgmcmc.gradients.value_draws import value_draws
 

@@ -15,7 +15,7 @@ from kills import ended, in_child, prepared, same, small_model, small_run, small
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc import file_lock
 from pymc_sgmcmc.run import sequential
-from pymc_sgmcmc.storage import create
+from pymc_sgmcmc.storage import chunks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +41,7 @@ def path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chunks, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     monkeypatch.setattr(file_lock, "SECONDS_FOR_LOCK", 0.5)
 

@@ -24,7 +24,7 @@ from pymc.exceptions import SamplingError
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.run import sequential
 from pymc_sgmcmc.run.saved_state import load, save
-from pymc_sgmcmc.storage import create, writer
+from pymc_sgmcmc.storage import chunks, writer
 from pymc_sgmcmc.storage.chunks import GROUPS
 
 
@@ -84,7 +84,7 @@ def part_of(tree, whole):
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_no_damage_goes_unseen(half, model, step, path, monkeypatch, caplog):
     """Each file in turn is damaged in one of three ways; the store is read, and the run resumed."""
-    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chunks, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     go = prepared(model, step, path, discard_tuned_samples=True)
     expected = go()
@@ -198,7 +198,7 @@ def of_another_run(model, step, path):
 @pytest.mark.parametrize("put", [copied_while_written, swapped, of_another_chain, of_another_run])
 def test_whole_chunks_of_other_draws(put, model, step, path, monkeypatch):
     """Their own checksums are right; the checkpoint has those of the draws that it counts."""
-    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chunks, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     # On a slow machine the turn would pass to chain 1 while the copy is made.
     monkeypatch.setattr(sequential, "SECONDS_PER_TURN", np.inf)
@@ -227,7 +227,7 @@ def stopped_at(number):
 
 def test_a_store_whose_checkpoints_have_no_checksums(model, step, path, monkeypatch):
     """An earlier version's: it is read and resumed, and then has them."""
-    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chunks, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
     expected = small_run(model, step)
     kept = small_run(model, step, trace=path, callback=stopped_at(TUNE + 7))

@@ -41,7 +41,7 @@ import pymc_sgmcmc as sgm
 from pymc_sgmcmc import file_lock
 from pymc_sgmcmc.run import parametrisation, sequential
 from pymc_sgmcmc.run.saved_state import from_plain, load, save, to_plain
-from pymc_sgmcmc.storage import create, read, writer
+from pymc_sgmcmc.storage import chunks, read, writer
 from pymc_sgmcmc.storage.record import read_record, write_record
 
 
@@ -74,7 +74,7 @@ def path(tmp_path):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few draws, and a block for each draw."""
-    monkeypatch.setattr(create, "DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(chunks, "DRAWS_PER_CHUNK", 5)
     monkeypatch.setattr(sequential, "SECONDS_PER_BLOCK", -1.0)
 
 
