@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import pymc_sgmcmc as sgm
-from pymc_sgmcmc.adaptation import kinds_of_model, plan
+from pymc_sgmcmc.adaptation import kinds_of_model, metric_and_batch_size
 from pymc_sgmcmc.gradients.metric import Diagonal
 from pymc_sgmcmc.run import step_of_run
 from pymc_sgmcmc.run.adapted_run import draws_of_many
@@ -25,7 +25,7 @@ PRECISION = X.T @ X + np.eye(D) / 4
 @pytest.fixture
 def few_are_many(monkeypatch):
     """A matrix of 6 parameters is the largest."""
-    monkeypatch.setattr(plan, "LARGEST_DENSE", 6)
+    monkeypatch.setattr(metric_and_batch_size, "LARGEST_DENSE", 6)
     monkeypatch.setattr(kinds_of_model, "LARGEST_DENSE", 6)
     monkeypatch.setattr(step_of_run, "LARGEST_DENSE", 6)
 
