@@ -31,7 +31,10 @@ from scipy import special, stats
 from truth import truth
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.integration.whether_to_integrate import terms_to_integrate
 from pymc_sgmcmc.pymc_sampler_interface import StepSampler
+from pymc_sgmcmc.run.parametrisation import Form
+from pymc_sgmcmc.run.sample_arguments import Arguments
 from pymc_sgmcmc.samplers.msgnht import MultivariateThermostatSymmetric
 from pymc_sgmcmc.schedules import Constant
 
@@ -105,6 +108,23 @@ def common_scale(name: str) -> CommonScale:
     return CommonScale(group_posteriors.POSTERIORS[name].model(), scale, mean, sd)
 
 
+class Shared(NamedTuple):
+    """A model of groups, and the moments of what these share, by variable."""
+
+    model: pm.Model
+    mean: dict[str, np.ndarray]
+    sd: dict[str, np.ndarray]
+
+    def compared(self, draws: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Posterior`."""
+        ratios, off = [], []
+        for name in self.mean.keys() & draws.keys():
+            flat = draws[name].values.reshape(4 * DRAWS, -1)
+            ratios.append(flat.std(axis=0) / self.sd[name])
+            off.append(np.abs(flat.mean(axis=0) - self.mean[name]) / self.sd[name])
+        return np.concatenate(ratios), np.concatenate(off)
+
+
 def rows() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
     rng = np.random.default_rng(2024)
     correlated = np.linalg.cholesky(0.5 * np.eye(D) + 0.5)
@@ -147,7 +167,7 @@ def logistic() -> Posterior:
     return Posterior(model, mean, (weights[:, None] * away).T @ away)
 
 
-AnyPosterior = Posterior | GroupsPosterior | CommonScale
+AnyPosterior = Posterior | GroupsPosterior | CommonScale | Shared
 
 
 class Result(NamedTuple):
@@ -286,14 +306,19 @@ def wrong_anchor_gradient(make: Callable[[], Posterior]) -> Case:
         posterior = make()
         with posterior.model:
             step = sgm.MSGNHT_S(rng=1)
-        matrix = step.kernel.metric.times(np.eye(D)).T
-        shift = np.linalg.solve(matrix.T, 0.5 * np.ones(D))
-        wrong = step.adapted.anchor_gradient + shift
-        step.adapted = replace(step.adapted, anchor_gradient=wrong)
-        step.adapted.apply(step.kernel)
+        move_anchor_gradient(step)
         return posterior, lambda seed, **more: sampled(step, seed, **more)
 
     return case
+
+
+def move_anchor_gradient(step) -> None:
+    size = step.kernel.metric.size
+    matrix = step.kernel.metric.times(np.eye(size)).T
+    shift = np.linalg.solve(matrix.T, 0.5 * np.ones(size))
+    wrong = step.adapted.anchor_gradient + shift
+    step.adapted = replace(step.adapted, anchor_gradient=wrong)
+    step.adapted.apply(step.kernel)
 
 
 def changed_data():
@@ -364,6 +389,30 @@ def binary_groups(name: str, sampler=sgm.MSGNHT_S) -> Case:
     return case
 
 
+def integrated(name: str, factor: float = 1.0, wrong_anchor: bool = False) -> Case:
+    """The effects are integrated out; the warm-up's settings, but for the step size."""
+
+    def case():
+        mean, sd = truth(name)
+        model = group_posteriors.POSTERIORS[name].model()
+        groups = terms_to_integrate(model, "auto", None, predicts=False)
+        form = Form.of(Arguments(model=model, idata_kwargs={}), groups)
+        _, step = form.warmed_up(np.random.default_rng(1), None)
+        step.schedule = Constant(factor * step.adapted.step_size)
+        if wrong_anchor:
+            move_anchor_gradient(step)
+
+        def run(seed):
+            # As `sample` does; far draws of the run before may have moved the points of integrals.
+            step.model.settle(step.adapted.anchor)
+            step.kernel.data_checksum = step.kernel.checksum()
+            return sampled(step, seed)
+
+        return Shared(step.model, mean, sd), run
+
+    return case
+
+
 def exact_groups(spread: float = 1.0) -> Case:
     """Independent draws of the posterior, the effects' distances from their mean times `spread`."""
 
@@ -409,6 +458,11 @@ CASES: dict[str, Case] = {
     "groups, right": right_groups(),
     "groups, step x3": right_groups(3),
     "groups, step x5": right_groups(5),
+    "integrated, right": integrated("groups-intercepts"),
+    "integrated, step x3": integrated("groups-intercepts", 3),
+    "integrated, step x5": integrated("groups-intercepts", 5),
+    "integrated, wrong gradient at a": integrated("groups-intercepts", wrong_anchor=True),
+    "integrated rasch, right": integrated("groups-rasch"),
     "groups-intercepts, right": binary_groups("groups-intercepts"),
     "groups-intercepts, mass 1": binary_groups("groups-intercepts", WithLightThermostats),
     "groups-rasch, right": binary_groups("groups-rasch"),

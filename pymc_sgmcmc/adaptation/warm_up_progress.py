@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 import numpy as np
 from pymc.exceptions import SamplingError
+from rich import get_console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 _log = logging.getLogger("pymc.sgmcmc")
@@ -55,7 +56,10 @@ class WarmUpProgress:
             TimeElapsedColumn(),
         ]
         shown, self._limit = _options.get()
-        self._bar = Progress(*columns, transient=True, auto_refresh=False, disable=not shown)
+        console = get_console()
+        self._drawn = shown and (console.is_interactive or console.is_jupyter)
+        disable = not self._drawn  # elsewhere it would leave an empty line
+        self._bar = Progress(*columns, transient=True, auto_refresh=False, disable=disable)
         self._last = 0.0
         self._began = self._logged = time.monotonic()
 
@@ -82,9 +86,7 @@ class WarmUpProgress:
                 "pass it: sgm.sample(step=step, max_seconds=...)."
             )
         now = time.monotonic()
-        console = self._bar.console
-        drawn = not self._bar.disable and (console.is_terminal or console.is_jupyter)
-        if not drawn and now - self._logged > SECONDS_OF_SILENCE:
+        if not self._drawn and now - self._logged > SECONDS_OF_SILENCE:
             self._logged = now
             _log.info(
                 f"Warm-up: {stage}, {passes:.3g} passes over the data, {now - self._began:.0f} s "
