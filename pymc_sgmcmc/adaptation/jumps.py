@@ -68,10 +68,12 @@ def refuse_jumps(objective: Objective, theta: np.ndarray, rng: np.random.Generat
                 return True
         return False
 
-    if not moves(still):
-        return
-    each = np.eye(gradients.size, dtype=bool)[still]
-    found = [k for k, one in zip(np.flatnonzero(still), each, strict=True) if moves(one)]
+    with gradients.points_held():
+        value, _ = _likelihood(objective, theta)
+        if not moves(still):
+            return
+        each = np.eye(gradients.size, dtype=bool)[still]
+        found = [k for k, one in zip(np.flatnonzero(still), each, strict=True) if moves(one)]
     raise SamplingError(
         f"The likelihood depends on {_listed(objective, found)} by jumps only (a comparison, "
         "switch, floor or round of it): its gradient is zero everywhere, so no sampler that uses "

@@ -86,12 +86,16 @@ class GroupDensity:
     @cached_property
     def _at_points(self) -> Callable:
         terms = self.terms
-        return self._compiled(pt.tensor3("effects"), lambda a, p: [terms.log_joint_at_points(a, p)])
+        return self._compiled(
+            pt.dtensor3("effects"), lambda a, p: [terms.log_joint_at_points(a, p)]
+        )
 
     @cached_property
     def _gradients_at_points(self) -> Callable:
         terms = self.terms
-        return self._compiled(pt.tensor3("effects"), lambda a, p: [terms.gradients_at_points(a, p)])
+        return self._compiled(
+            pt.dtensor3("effects"), lambda a, p: [terms.gradients_at_points(a, p)]
+        )
 
     @cached_property
     def _derivatives(self) -> Callable:
@@ -101,12 +105,13 @@ class GroupDensity:
             hessian = [pt.grad(gradient[:, i].sum(), a) for i in range(self.terms.k)]
             return [h, gradient, pt.stack(hessian, axis=1)]
 
-        return self._compiled(pt.matrix("effects"), build)
+        return self._compiled(pt.dmatrix("effects"), build)
 
     @cached_property
     def _prior_derivatives(self) -> Callable:
         return self._compiled(
-            pt.matrix("effects"), lambda a, p: list(self.terms.prior_derivatives(a, p))
+            pt.dmatrix("effects"),
+            lambda a, p: list(self.terms.prior_derivatives(a, p)),
         )
 
     @quick_graphs()

@@ -1071,3 +1071,20 @@ def test_updates_are_compiled_in_the_form_that_suits(one_graph_at_a_time, monkey
     )
     assert json.loads(idata.posterior.attrs["adaptation"])["equally_spaced"]
     assert len(compiled) == 1
+
+
+@pytest.mark.slow(8)
+def test_density_in_single_precision(one_graph_at_a_time):
+    """On numba, whose products of matrices need factors of one type: within rounding."""
+    values = []
+    for precision in ("float64", "float32"):
+        with pytensor.config.change_flags(floatX=precision):
+            model = hierarchies.lkj_noncentred()
+            centres = integrated_model(group_terms(model, ["z"]), points_of(2)).centres
+            start = model.initial_point()
+            at = {name: np.full_like(start[name], 0.3) for name in start.keys() - {"z"}}
+            index = np.arange(len(centres.modes))
+            effects = np.full((3, len(index), 2), 0.5)
+            values.append(centres.density.at_points(at, index, effects, centres.rows))
+            centres.move(at)
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
