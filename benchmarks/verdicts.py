@@ -10,7 +10,8 @@ Both contain Monte Carlo error. The posteriors are a linear regression with know
 100 rows, whose posteriors are exact; a logistic regression, whose posterior is from importance
 sampling; the 2000 groups of hierarchy.py with local effects: of these the mean ratio and the root
 of the mean squared error stand for all; and the two models of group_posteriors.py, of which the
-common scale is compared.
+common scale is compared if their effects are sampled, and all that groups share if these are
+integrated out, as by the default call.
 """
 
 import argparse
