@@ -1,13 +1,16 @@
 """What a long call says while it runs, that it will be slow, and how its time is limited."""
 
+import io
 import logging
 from dataclasses import replace
 
 import numpy as np
 import pymc as pm
 import pytest
+import rich
 from pymc.exceptions import SamplingError
 from pytensor.compile.mode import Mode
+from rich.console import Console
 
 import pymc_sgmcmc as sgm
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted
@@ -75,6 +78,17 @@ def test_a_long_warm_up_is_not_silent(monkeypatch, caplog):
         monkeypatch.setattr("pymc_sgmcmc.adaptation.warm_up_progress.SECONDS_OF_SILENCE", -1.0)
         progress.report("window 1, about 40 s", 120.0)
     assert "Warm-up: window 1, about 40 s, 120 passes over the data, 0 s so far" in caplog.text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_only_a_terminal_gets_a_line(terminal, monkeypatch):
+    """Elsewhere, as in a file, not even an empty one."""
+    screen = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    monkeypatch.setattr(rich, "_console", screen)
+    with WarmUpProgress() as progress:
+        progress.report_at_once("window 1", 3.0)
+    assert ("Warm-up: window 1" in screen.file.getvalue()) == terminal
+    assert bool(screen.file.getvalue()) == terminal
 
 
 def test_slow_draws_are_foreseen(caplog):
