@@ -668,7 +668,7 @@ def test_a_run_goes_on_until_the_verdict_is_clear(step, monkeypatch):
     short = sample(step, draws=None)
     assert looks == [short.posterior.sizes["draw"]]  # what was measured then is the verdict's
     smaller = 0.9 * largest_error(short)
-    for module in ("rows", "verdict"):
+    for module in ("verdict_rows", "verdict"):
         monkeypatch.setattr(f"pymc_sgmcmc.diagnosis.{module}.LARGEST_ERROR", smaller)
     longer = sample(step, draws=None)
     assert longer.posterior.sizes["draw"] == looks[-1] > looks[0]
