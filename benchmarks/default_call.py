@@ -197,32 +197,42 @@ def write(rows: list[dict]) -> None:
 
 def draw(rows: list[dict]) -> None:
     """Error of the means against that of the sds, a dot for each run, and the goal as a box."""
-    figure, axis = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    axis.add_patch(Rectangle((0.9, 1e-4), 0.2, 0.1 - 1e-4, color="tab:green", alpha=0.15, lw=0))
-    for k, sampler in enumerate(SAMPLERS):
+    figure, (whole, close_up) = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+    for axis in (whole, close_up):
+        axis.add_patch(Rectangle((0.9, 1e-4), 0.2, 0.1 - 1e-4, color="tab:green", alpha=0.15, lw=0))
+        axis.set(xscale="log", yscale="log", xlabel="sd / true sd, where it is furthest from 1")
+    for colour_number, sampler in enumerate(SAMPLERS):
         known = [r for r in rows if r["sampler"] == sampler and r.get("error") is not None]
         worst = [max(r["sd_min"], r["sd_max"], key=lambda x: abs(np.log(x))) for r in known]
         error = [row["error"] for row in known]
         own = sampler == DEFAULT
-        colour, size = ("k", 30) if own else (f"C{k}", 14)
+        colour, size = ("k", 20) if own else (f"C{colour_number}", 14)
         if known:
-            axis.scatter(worst, error, s=size, color=colour, label=sampler, zorder=3 if own else 2)
-        for row, x, y in zip(known, worst, error, strict=True):
-            if own and not reaches_goal(row):
-                name = row["posterior"].partition("-")[2] or row["posterior"]
-                axis.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7)
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="sd / true sd, of the parameter where it is furthest from 1",
-        ylabel="largest |mean - true mean| / true sd",
-        title="Default call on posteriors with known means and sds (green: the goal)",
-    )
-    axis.set_ylim(bottom=0.005)
-    ticks = [0.5, 0.7, 0.9, 1.1, 1.5, 2]
-    axis.set_xticks(ticks, labels=map(str, ticks))
-    axis.minorticks_off()
-    axis.legend(frameon=False, fontsize=8)
+            for axis in (whole, close_up):
+                axis.scatter(
+                    worst, error, s=size, color=colour, label=sampler, zorder=3 if own else 2
+                )
+        beyond = [k for k, row in enumerate(known) if own and not reaches_goal(row)]
+        # to the left and right in turn: they are at the same edge of the goal
+        for rank, k in enumerate(sorted(beyond, key=lambda k: worst[k])):
+            name = known[k]["posterior"].partition("-")[2] or known[k]["posterior"]
+            close_up.annotate(
+                f"{name}, seed {known[k]['seed']:.0f}",
+                (worst[k], error[k]),
+                xytext=(5, 0) if rank % 2 else (-5, 0),
+                ha="left" if rank % 2 else "right",
+                va="center",
+                textcoords="offset points",
+                fontsize=7,
+            )
+    for axis, ticks in ((whole, [0.02, 0.1, 0.5, 1, 2]), (close_up, [0.8, 0.9, 1, 1.1, 1.25])):
+        axis.set_xlim(0.8 * ticks[0] if axis is whole else ticks[0], ticks[-1])
+        axis.set_xticks(ticks, labels=map(str, ticks))
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    whole.set(ylim=(0.005, None), ylabel="largest |mean - true mean| / true sd", title="all runs")
+    close_up.set(ylim=(0.005, 0.2), title="close-up; names: default calls beyond the goal")
+    whole.legend(frameon=False, fontsize=8, loc="lower left")
+    figure.suptitle("Posteriors with known means and sds (green: the goal)")
     figure.savefig(RESULTS.with_suffix(".png"), dpi=110)
     plt.close(figure)
 
