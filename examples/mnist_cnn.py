@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import pytensor
 from common import Report, arguments, plain_log
 from datasets import load_mnist
-from networks import JAX, Rows, convolutional, random_start, run, scores
+from networks import JAX, Rows, convolutional, kinetic_temperature, random_start, run, scores
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
@@ -88,7 +88,9 @@ def main():
             )  # fmt: skip
         except SamplingError as error:
             return {"failed": str(error)[:300]}
-        return scores(tree["test_predictions"])
+        row = scores(tree["test_predictions"])
+        # samplers without momentum have no kinetic temperature
+        return row | ({"T": kinetic_temperature(tree)} if key.startswith("MSGNHT") else {})
 
     table, found = [], {}
     for key in cases:
@@ -97,16 +99,20 @@ def main():
         found[key] = row = rows.get(key, lambda key=key: sampled(key))
         paper = PAPER.get(key.partition(",")[0], "")
         if "failed" in row:
-            table.append([key, paper, "failed", "", "", "", ""])
+            table.append([key, paper, "failed", "", "", "", "", ""])
             continue
         error = row["last"] if key == "SGD" else row["error"]
         table.append(
             [key, paper, f"{error:.2f}", f"{row['last']:.2f}", f"{row['log_likelihood']:.4f}",
-             f"{row['calibration_error']:.4f}", f"{row['disagreement']:.4f}"]
+             f"{row['calibration_error']:.4f}", f"{row['disagreement']:.4f}",
+             f"{row['T']:.2f}" if "T" in row else ""]
         )  # fmt: skip
-    report.print(f"{N} images, {args.epochs} epochs; errors in %; SGD by its last update.\n")
+    report.print(
+        f"{N} images, {args.epochs} epochs; errors in %; SGD by its last update;"
+        " T: kinetic temperature.\n"
+    )
     header = ["method", "paper", "error", "last draw", "log lik.", "calibration", "disagreement"]
-    report.table(header, table)
+    report.table([*header, "T"], table)
     fig, ax = plt.subplots(figsize=(6, 4))
     for key, row in found.items():
         if "failed" not in row:

@@ -20,7 +20,7 @@ import pytensor
 import pytensor.tensor as pt
 from common import E, Report, S, arguments
 from datasets import load_mnist
-from networks import JAX, Rows, classifier, random_start, relu, run, scores
+from networks import JAX, Rows, classifier, kinetic_temperature, random_start, relu, run, scores
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
@@ -85,7 +85,7 @@ def main():
             )  # fmt: skip
         except SamplingError as error:
             return {"failed": str(error)[:300]}
-        row = scores(tree["test_predictions"])
+        row = scores(tree["test_predictions"]) | {"T": kinetic_temperature(tree)}
         loss = -tree["train"]["draw_log_likelihood"].values[0]
         return row | {"train": [round(float(v), 5) for v in loss]}
 
@@ -100,15 +100,18 @@ def main():
             n = len(row.get("curve", []))
             draws = f"{n} of {per_epoch * args.epochs}"
             if "failed" in row:
-                table.append([shape, f"{h:.0e}", sampler, paper, "failed", "", "", draws])
+                table.append([shape, f"{h:.0e}", sampler, paper, "failed", "", "", "", draws])
                 continue
             table.append(
                 [shape, f"{h:.0e}", sampler, paper, f"{100 - row['error']:.2f}",
-                 f"{100 - row['last']:.2f}", f"{row['train'][-1]:.4f}", draws]
+                 f"{100 - row['last']:.2f}", f"{row['train'][-1]:.4f}", f"{row['T']:.2f}", draws]
             )  # fmt: skip
-    report.print(f"{args.link}: {len(X)} images, {args.epochs} epochs; test accuracy in %.\n")
-    header = ["network", "h", "sampler", "paper", "average", "last draw", "train loss", "draws"]
-    report.table(header, table)
+    report.print(
+        f"{args.link}: {len(X)} images, {args.epochs} epochs; test accuracy in %;"
+        " T: kinetic temperature.\n"
+    )
+    header = ["network", "h", "sampler", "paper", "average", "last draw", "train loss"]
+    report.table([*header, "T", "draws"], table)
     if any(
         "failed" in row or len(row["curve"]) < per_epoch * args.epochs for row in found.values()
     ):

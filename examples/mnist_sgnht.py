@@ -17,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 from common import E, Report, S, arguments, plain_log
 from datasets import load_mnist
-from networks import JAX, Rows, classifier, random_start, run, scores
+from networks import JAX, Rows, classifier, kinetic_temperature, random_start, run, scores
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
@@ -89,7 +89,10 @@ def main():
             return {"failed": str(error)[:200]}
         if "test" not in tree.children:
             return {"failed": "no draw after burn-in"}
-        row = {"valid": 100 * (1 - float(tree["validation"]["accuracy"]))}
+        row = {
+            "valid": 100 * (1 - float(tree["validation"]["accuracy"])),
+            "T": kinetic_temperature(tree),
+        }
         return row | scores(tree["test"]) | {"draws": int(tree.posterior.sizes["draw"])}
 
     table, all_rows = [], {}
@@ -99,18 +102,19 @@ def main():
             row = rows.get(key, lambda s=sampler, a=a, eta=eta: sampled(s, a, eta))
             all_rows[sampler, a, eta] = row
             if "failed" in row:
-                table.append([sampler, a, f"{eta:.0e}", "failed", "failed", "", ""])
+                table.append([sampler, a, f"{eta:.0e}", "failed", "failed", "", "", ""])
                 continue
             table.append(
                 [sampler, a, f"{eta:.0e}", f"{row['valid']:.2f}", f"{row['error']:.2f}",
-                 f"{row['last']:.2f}", f"{row['log_likelihood']:.4f}"]
+                 f"{row['last']:.2f}", f"{row['log_likelihood']:.4f}", f"{row['T']:.2f}"]
             )  # fmt: skip
     report.print(
-        f"{args.hidden} hidden units, {args.updates} updates of {BATCH} rows; errors in %."
+        f"{args.hidden} hidden units, {args.updates} updates of {BATCH} rows; errors in %;"
+        " T: kinetic temperature."
         + (" The paper's 50000 updates are cut." if args.updates < 50_000 else "")
         + "\n"
     )
-    header = ["sampler", "a", "eta", "validation", "test", "last draw", "test log lik."]
+    header = ["sampler", "a", "eta", "validation", "test", "last draw", "test log lik.", "T"]
     report.table(header, table)
     report.print()
     best = []

@@ -21,7 +21,7 @@ import pymc as pm
 import pytensor
 from common import E, Report, S, arguments
 from datasets import load_movielens
-from networks import JAX, Rows, run
+from networks import JAX, Rows, kinetic_temperature, run
 from pymc.exceptions import SamplingError
 
 import pymc_sgmcmc as sgm
@@ -111,6 +111,7 @@ def main():
             "valid": float(tree["validation"]["rmse"]),
             "rmse": float(tree["test"]["rmse"]),
             "last": float(tree["test"]["draw_rmse"][0, -1]),
+            "T": kinetic_temperature(tree),
         }
 
     table, means = [], {}
@@ -122,7 +123,7 @@ def main():
                 found.append(rows.get(key, lambda c=(split, sampler, a, eta): sampled(*c)))
             good = [row for row in found if "failed" not in row]
             if not good:
-                table.append([sampler, a, f"{eta:.0e}", "failed", "failed", ""])
+                table.append([sampler, a, f"{eta:.0e}", "failed", "failed", "", ""])
                 continue
             rmse = [row["rmse"] for row in good]
             valid = float(np.mean([row["valid"] for row in good]))
@@ -130,9 +131,14 @@ def main():
             shown = f"{np.mean(rmse):.4f}{spread}"
             means[sampler, a, eta] = valid, float(np.mean(rmse)), shown
             last = np.mean([row["last"] for row in good])
-            table.append([sampler, a, f"{eta:.0e}", f"{valid:.4f}", shown, f"{last:.4f}"])
-    report.print(f"{args.updates} updates, random splits: {args.splits}; RMSE.\n")
-    report.table(["sampler", "a", "eta", "validation", "test", "last draw"], table)
+            T = np.mean([row["T"] for row in good])
+            table.append(
+                [sampler, a, f"{eta:.0e}", f"{valid:.4f}", shown, f"{last:.4f}", f"{T:.2f}"]
+            )
+    report.print(
+        f"{args.updates} updates, random splits: {args.splits}; RMSE; T: kinetic temperature.\n"
+    )
+    report.table(["sampler", "a", "eta", "validation", "test", "last draw", "T"], table)
     report.print()
     best = []
     for sampler, paper in PAPER.items():

@@ -129,6 +129,11 @@ class Rows:
         return self.rows[key]
 
 
+def kinetic_temperature(tree: Any) -> float:
+    """Mean over the kept draws; 1 if the noise of the batches adds no heat."""
+    return float(tree.sample_stats["kinetic_temperature"].mean())
+
+
 def scores(averages: Any) -> dict[str, Any]:
     """Numbers and learning curves of a group of averages, for a table."""
     curve = 100 * (1 - averages["running_accuracy"].values[0])
