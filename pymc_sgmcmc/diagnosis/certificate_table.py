@@ -39,15 +39,16 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
     Returns
     -------
     pandas.DataFrame
-        For each element of each variable ``mean``, ``corrected_mean``, ``sd``, ``corrected_sd`` and
-        ``bias``: the difference of the two means in posterior standard deviations, with the Monte
-        Carlo standard error ``bias_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (the
+        For each element of each variable that was sampled ``mean``, ``corrected_mean``, ``sd``,
+        ``corrected_sd``; ``bias``, the difference of the two means in posterior standard
+        deviations; ``sd_ratio``, that of the draws relative to the corrected one; and the Monte
+        Carlo standard errors ``bias_error`` and ``sd_ratio_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (the
         number of points of equal weight to which the 400 are equivalent: if it is small, corrected
         values have large errors, and are a check rather than better values),
         ``log_marginal_likelihood`` (natural logarithm of the evidence) and
         ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more, all corrected values and the
-        evidence are NaN: the posterior is far from a Student distribution, or the draws are far
-        from the posterior.
+        evidence are NaN, and a warning says so: the posterior is far from a Student distribution,
+        or the draws are far from the posterior.
 
     Raises
     ------

@@ -72,7 +72,8 @@ def _judged(measured: Dataset) -> tuple[str, str]:
         for row in found:
             if row.passed == passed:
                 return verdict, row.remedy
-    return "ok", f"Nothing to do. {_would_have_shown(measured)} {NOTE}"
+    sentences = ("Nothing to do.", _would_have_shown(measured), _by_exact_densities(measured), NOTE)
+    return "ok", " ".join(filter(None, sentences))
 
 
 def rows(measured: Dataset) -> Iterator[Row]:
@@ -98,6 +99,27 @@ def _would_have_shown(measured: Dataset) -> str:
         shown.append(f"{least('cross'):.2g} of a correlation")
     return (
         f"Errors of {', '.join(shown[:-1])} and {shown[-1]} would have shown; smaller ones may not."
+    )
+
+
+def _by_exact_densities(measured: Dataset) -> str:
+    """Return a sentence on the certificate: the largest errors, or that it has found none."""
+    if "k_hat" not in measured:
+        return ""
+    if (k_hat := float(measured["k_hat"])) >= LARGEST_K_HAT:
+        return (
+            f"Exact densities do not tell (k-hat {k_hat:.2g}), because the posterior is far from a "
+            "Student distribution."
+        )
+
+    def largest(name: str, right: float) -> tuple[float, float]:
+        off = np.abs(measured[name].values - right)
+        return off.max(), float(measured[f"{name}_error"].values[off.argmax()])
+
+    (mean, of_mean), (sd, of_sd) = largest("certified_mean", 0), largest("certified_sd", 1)
+    return (
+        f"By exact densities means are up to {mean:.2f} +- {of_mean:.2f} sd off, and standard "
+        f"deviations up to {sd:.0%} +- {of_sd:.0%}."
     )
 
 

@@ -126,9 +126,8 @@ def corrected_moments(idata: DataTree) -> pd.DataFrame:
     posterior = idata["posterior"].to_dataset()
     usable = group.attrs["k_hat"] < LARGEST_K_HAT
     log_weights = group["log_weight"].values
-    columns: dict[str, list] = {
-        name: [] for name in ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
-    }
+    names = ("mean", "corrected_mean", "sd", "corrected_sd", "bias", "bias_error")
+    columns: dict[str, list] = {name: [] for name in (*names, "sd_ratio", "sd_ratio_error")}
     index = []
     for name in map(str, group.data_vars):
         if name == "log_weight" or name not in posterior:
@@ -142,13 +141,16 @@ def corrected_moments(idata: DataTree) -> pd.DataFrame:
         draws = draws.reshape(*draws.shape[:2], -1)
         mean, sd = weighted_moments(values, log_weights if usable else log_weights * np.nan)
         plain, plain_sd = moments_of_draws(draws)
+        bias, ratio = plain.minus(mean).over(sd.value), plain_sd.minus(sd).over(sd.value)
         for column, numbers in {
             "mean": plain.value,
             "corrected_mean": mean.value,
             "sd": plain_sd.value,
             "corrected_sd": sd.value,
-            "bias": (plain.value - mean.value) / sd.value,
-            "bias_error": np.hypot(plain.error, mean.error) / sd.value,
+            "bias": bias.value,
+            "bias_error": bias.error,
+            "sd_ratio": 1 + ratio.value,
+            "sd_ratio_error": ratio.error,
         }.items():
             columns[column] += numbers.tolist()
     table = pd.DataFrame(columns, index=index)
@@ -156,4 +158,9 @@ def corrected_moments(idata: DataTree) -> pd.DataFrame:
     if not usable:
         for name in ("log_marginal_likelihood", "log_marginal_likelihood_error"):
             table.attrs[name] = np.nan
+        _log.warning(
+            f"Exact densities cannot correct these draws (k-hat {group.attrs['k_hat']:.2g}, not "
+            f"below {LARGEST_K_HAT}): the posterior is far from a Student distribution, or the "
+            "draws are far from the posterior. Call sample(exact=True) for exact draws."
+        )
     return table

@@ -201,7 +201,8 @@ def _first_kept(
 
     Transitions in which more than `FORGOTTEN` of a start's deviation may remain are dropped,
     judging by the slowest direction's autocorrelation; if the halves of the rest differ, the first
-    half is dropped too.
+    half is dropped too. Superchains that differ have a small effective sample size: at an R-hat of
+    1.05 four of them have about 60.
     """
     theta = np.stack([t.points.theta for t in made], axis=1)
     log_density = np.stack([t.points.log_density for t in made], axis=1)

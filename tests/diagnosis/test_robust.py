@@ -65,6 +65,27 @@ def test_a_right_model_keeps_its_draws():
     )
 
 
+def test_weights_of_a_survey():
+    """As in docs/everyday.md: weights that are no counts of identical rows."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(N, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=N)
+    w = rng.exponential(size=N)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 10, shape=2)
+        log_density = pm.logp(pm.Normal.dist(X @ beta, 1), y)
+        pm.Potential("weighted", w * log_density)
+    covariance = np.linalg.inv(X.T @ (X * w[:, None]) + np.eye(2) / 100)
+    draws = rng.multivariate_normal(covariance @ X.T @ (w * y), covariance, size=(4, 1000))
+    posterior = Dataset({"beta": (("chain", "draw", "beta_dim_0"), draws)})
+    found = robust(DataTree.from_dict({"/posterior": posterior}), model)
+    scores = (w * (y - X @ draws.mean(axis=(0, 1))))[:, None] * X
+    right = covariance @ scores.T @ scores @ covariance
+    assert np.all(np.diag(right) > 1.5 * np.diag(covariance))  # E w^2 = 2 for weights of mean 1
+    # variances of 4000 draws have relative errors of sqrt(2 / 4000) or 2%
+    np.testing.assert_allclose(np.diag(covariance_of(found)), np.diag(right), rtol=0.1)
+
+
 def test_too_few_draws_and_no_draws_are_refused():
     X = np.random.default_rng(4).normal(size=(N, 2))
     model, idata, *_ = exact_draws(X, X[:, 0])
