@@ -42,9 +42,10 @@ def certificate(idata: DataTree, model: Model | None = None, data: Any = None) -
         For each element of each variable that was sampled ``mean``, ``corrected_mean``, ``sd``,
         ``corrected_sd``; ``bias``, the difference of the two means in posterior standard
         deviations; ``sd_ratio``, that of the draws relative to the corrected one; and the Monte
-        Carlo standard errors ``bias_error`` and ``sd_ratio_error``. Its ``attrs`` have ``k_hat``, ``effective_points`` (the
-        number of points of equal weight to which the 400 are equivalent: if it is small, corrected
-        values have large errors, and are a check rather than better values),
+        Carlo standard errors ``bias_error`` and ``sd_ratio_error``. Its ``attrs`` have ``k_hat``,
+        ``effective_points`` (the number of points of equal weight to which the 400 are equivalent:
+        if it is small, corrected values have large errors, and are a check rather than better
+        values),
         ``log_marginal_likelihood`` (natural logarithm of the evidence) and
         ``log_marginal_likelihood_error``. With a k-hat of 0.7 or more, all corrected values and the
         evidence are NaN, and a warning says so: the posterior is far from a Student distribution,
