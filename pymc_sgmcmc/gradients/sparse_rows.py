@@ -5,10 +5,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
+
+from pymc_sgmcmc.gradients.arrays import evaluate
 
 
 def products_of_rows(
@@ -16,31 +19,41 @@ def products_of_rows(
 ) -> dict[Variable, TensorVariable]:
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
+    The matrix is a constant, or made from arrays of its values, columns and numbers of entries.
     Each row becomes its nonzero columns and their values, padded to the longest row. A sparse
     matrix that is not the left factor of a product is an error; expressions from which ``stop`` is
     computed are left unchanged.
     """
     products: dict[Variable, TensorVariable] = {}
+    matrices: dict[Variable, csr_matrix] = {}
     padded: dict[Variable, tuple[Variable, Variable]] = {}
     for node in io_toposort(list(stop), list(outputs)):
-        constants = [i for i in node.inputs if isinstance(i, Constant) and issparse(i.data)]
-        sparse = [i for i in constants if n_rows in i.data.shape]
-        if not sparse:
+        if _is_sparse(node.outputs[0]) and not set(stop) & set(ancestors(node.outputs)):
+            [matrices[node.outputs[0]]] = evaluate(node.outputs[0])
+            continue
+        found = {i: i.data for i in node.inputs if isinstance(i, Constant) and _is_sparse(i)}
+        found |= {i: matrices[i] for i in node.inputs if i in matrices}
+        of_rows = [i for i, value in found.items() if n_rows in value.shape]
+        if not of_rows:
             continue
         matrix, *others = node.inputs
         is_product = type(node.op).__name__ in ("Dot", "StructuredDot", "TrueDot")
         dense = all(type(v.type) is TensorType for v in (*others, node.outputs[0]))
-        if not (is_product and dense and sparse == [matrix] and matrix.type.shape[0] == n_rows):
+        if not (is_product and dense and of_rows == [matrix] and found[matrix].shape[0] == n_rows):
             raise ValueError(
-                f"The sparse matrix of shape {sparse[0].type.shape} is an input of {node.op}: its "
-                "rows can be sliced into batches only if it is the left factor of a product "
+                f"The sparse matrix of shape {found[of_rows[0]].shape} is an input of {node.op}: "
+                "its rows can be sliced into batches only if it is the left factor of a product "
                 "(pytensor.sparse.dot(matrix, dense)). Use a dense array."
             )
         if matrix not in padded:
-            padded[matrix] = _padded(matrix.data)
+            padded[matrix] = _padded(found[matrix])
         columns, values = padded[matrix]
         products[node.outputs[0]] = (values[:, :, None] * others[0][columns]).sum(axis=1)
     return products
+
+
+def _is_sparse(v: Variable) -> bool:
+    return isinstance(v.type, SparseTensorType)
 
 
 def _padded(matrix) -> tuple[Variable, Variable]:

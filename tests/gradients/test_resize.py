@@ -110,10 +110,28 @@ def sparse():
     pm.Normal("y", mu, spread, observed=REAL)
 
 
+def sparse_from_containers():
+    """As Bambi makes a sparse design: from three containers of other lengths than the rows."""
+    containers = [
+        pm.Data(name, getattr(SPARSE, name), dims=dim)
+        for name, dim in (("data", "entry"), ("indices", "entry"), ("indptr", "pointer"))
+    ]
+    shape = pt.stack([pt.as_tensor(N), pm.Data("n_columns", np.array(3))])
+    design = pytensor.sparse.CSR(*containers, shape)
+    pm.Normal("y", pytensor.sparse.structured_dot(design, pm.Normal("w", shape=(3, 1)))[:, 0], 1,
+              observed=REAL)  # fmt: skip
+
+
+def sparse_transposed():
+    design = pytensor.sparse.as_sparse_variable(SPARSE.T.tocsr()).T
+    mu = pytensor.sparse.structured_dot(design, pm.Normal("w", shape=(3, 1)))[:, 0]
+    pm.Normal("y", mu, 1, observed=REAL)
+
+
 def test_sparse_matrix_that_is_no_left_factor():
     with pm.Model() as model:
         design = pytensor.sparse.as_sparse_variable(SPARSE.T.tocsr())
-        mu = pytensor.sparse.structured_dot(design.T, pm.Normal("w", shape=(3, 1)))[:, 0]
+        mu = pytensor.sparse.dot(pm.Normal("w", shape=(1, 3)), design)[0]
         pm.Normal("y", mu, 1, observed=REAL)
     with pytest.raises(ValueError, match=r"sparse matrix of shape \(3, 23\).*left factor"):
         gradient_source(model, model.value_vars, batch_size=5)
@@ -168,6 +186,8 @@ def more_scalars_than_a_universal_function_takes():
         centred_constants,
         hsgp,
         sparse,
+        sparse_from_containers,
+        sparse_transposed,
         captured_array,
         captured_container,
         individuals_by_interval,
