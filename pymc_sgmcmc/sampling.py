@@ -16,6 +16,7 @@ from pymc.util import get_state_from_generator
 from rich.theme import Theme
 from xarray import DataTree
 
+from pymc_sgmcmc.adaptation.adapted_settings import form_of
 from pymc_sgmcmc.adaptation.warm_up_progress import TimeLimit, warm_ups
 from pymc_sgmcmc.exact.exact_draws import ExactPhase, refuse_exact
 from pymc_sgmcmc.integration.group_terms import Integrate
@@ -67,6 +68,7 @@ def sample(
     exact: bool = False,
     max_passes: float | None = None,
     max_seconds: float | None = None,
+    adaptation: DataTree | Literal["auto"] = "auto",
     store_adaptation: bool = False,
     var_names: Sequence[str] | None = None,
     initvals: StartDict | Sequence[StartDict | None] | None = None,
@@ -139,8 +141,13 @@ def sample(
         Seconds from the call after which a run ends, compilation and warm-up included. It returns
         the draws so far, and a message says so; with a ``trace`` it can be resumed. If the warm-up
         of the default step alone takes longer, an error names its stage.
+    adaptation : DataTree or "auto", default "auto"
+        For the default step: an earlier result, sampled with ``store_adaptation=True``, of the same
+        model on other data. The warm-up takes its metric and step size, and finds only the anchor,
+        row weights and noise again. Groups whose effects are integrated out may be other ones.
     store_adaptation : bool, default False
-        Add the group ``adaptation``: metric, anchor, row weights and noise.
+        Add the group ``adaptation``: metric, anchor, row weights and noise. The parametrisation is
+        then the model's own.
     var_names : list of str, optional
         Variables to record. Default: all free variables and deterministics, except deterministics
         with one number per row of the data, which a message names. For the verdict on an adapted
@@ -277,7 +284,7 @@ def sample(
             groups = terms_to_integrate(
                 given.model, integrate, compile_kwargs, bool(given.predictions), given.data
             )
-            chosen = {} if earlier is None else earlier.form
+            chosen = form_of(given.adaptation) if earlier is None else earlier.form
             form = Form.of(given, groups, **chosen)
             given = form.sampled
         model = given.model

@@ -13,6 +13,7 @@ from xarray import DataTree
 from pymc_sgmcmc.gradients.metric import flat, split_flat
 from pymc_sgmcmc.gradients.value_draws import value_draws
 from pymc_sgmcmc.kernel import Kernel
+from pymc_sgmcmc.number_checks import shown
 from pymc_sgmcmc.schedules import Constant
 
 FAR = 5.0
@@ -26,6 +27,9 @@ BURN_IN_OF_MANY = 20
 """Number of burn-in draws if each draw is a pass over the data."""
 STARTS = 16
 """Number of an earlier result's draws that serve as starts."""
+FORM = "non_centred", "follow_prior", "refined", "equally_spaced"
+"""Fields of `Adapted` for the form in which the model is sampled, which warm-ups set by
+`OtherForm`."""
 ANEW = "Pass adaptation='auto' to adapt it again."
 """Remedy for an earlier adaptation that does not fit."""
 
@@ -100,9 +104,8 @@ class Adapted:
 
     @property
     def form(self) -> dict[str, Any]:
-        """The form in which the model is sampled: fields that a warm-up sets by `OtherForm`."""
-        names = "non_centred", "follow_prior", "refined", "equally_spaced"
-        return {name: getattr(self, name) for name in names}
+        """The form in which the model is sampled."""
+        return {name: getattr(self, name) for name in FORM}
 
     def check(self, kernel: Kernel) -> None:
         """Raise `UnfitAdaptation` for a kernel whose sizes, data or batches differ from before."""
@@ -193,12 +196,47 @@ def earlier_adaptation(given: Any, model: Model, vars: Sequence) -> Adapted | No
     return given.adapted
 
 
-def _of_result(idata: DataTree, model: Model, vars: Sequence) -> Adapted:
+def check_earlier_result(given: Any, step: Any) -> None:
+    """Raise an error if ``adaptation=`` of `sample` is not "auto" or an earlier result."""
+    if isinstance(given, str) and given == "auto":
+        return
+    if not isinstance(given, DataTree):
+        raise ValueError(
+            f"adaptation={shown(given)} must be 'auto', or the result of "
+            "sgm.sample(store_adaptation=True). For other choices make the step yourself: "
+            "step=sgm.MSGNHT_S(adaptation=...)."
+        )
+    if step is not None:
+        raise ValueError("adaptation= is for the default step: pass it to the step that you made.")
+    _check_result(given)
+
+
+def form_of(given: DataTree | str) -> dict[str, Any]:
+    """Return the form in which an earlier result was sampled, that of the model if "auto".
+
+    Effects are centred or not as in the model, because the result was stored with its warm-up.
+    """
+    if not isinstance(given, DataTree):
+        return {}
+    chosen = json.loads(given["posterior"].attrs["adaptation"])
+    return {name: chosen[name] for name in FORM if name != "non_centred"}
+
+
+def anchor_of(given: Adapted | DataTree) -> np.ndarray:
+    """Return the anchor of an earlier warm-up or result."""
+    return given.anchor if isinstance(given, Adapted) else given["adaptation"]["anchor"].to_numpy()
+
+
+def _check_result(idata: DataTree) -> None:
     if "adaptation" not in idata.children or "posterior" not in idata.children:
         raise ValueError(
             "adaptation= is a result without the group adaptation: sample with "
             "store_adaptation=True, or pass the step of that run."
         )
+
+
+def _of_result(idata: DataTree, model: Model, vars: Sequence) -> Adapted:
+    _check_result(idata)
     arrays = {name: values.values for name, values in idata["adaptation"].data_vars.items()}
     chosen = json.loads(idata["posterior"].attrs["adaptation"])
     if chosen["metric"] != "dense":

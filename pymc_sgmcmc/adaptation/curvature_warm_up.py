@@ -430,6 +430,8 @@ class CurvatureWarmUp(WarmUp):
             self.matrix = inverse.T @ inverse
             self.metric.scale_to(self.matrix)
             self.anchor = self._anchor_from(earlier)
+            self.refuse_coarse_integrals()
+            self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
             self.stage = "row weights and noise"
             self.weight_rows()
             window = self._settings(self.min_windows)
@@ -454,7 +456,6 @@ class CurvatureWarmUp(WarmUp):
             here = self.objective.at(theta)
             z = -rate * metric.transposed_times(here.gradient)
             if np.abs(z).max() < AT_THE_ANCHOR:
-                self.anchor_gradient = here.likelihood_gradient
                 return theta
             theta = theta + metric.times(z)
         raise UnfitAdaptation(

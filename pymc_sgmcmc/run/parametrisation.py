@@ -10,7 +10,7 @@ import numpy as np
 from pymc.model import Model
 from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.adapted_settings import Adapted
+from pymc_sgmcmc.adaptation.adapted_settings import FORM, Adapted
 from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_changeable
 from pymc_sgmcmc.integration.centre_scaled_effects import with_centred_effects
 from pymc_sgmcmc.integration.group_terms import GroupTerms, group_terms
@@ -24,10 +24,6 @@ from pymc_sgmcmc.run.starts import start_of_warm_up
 from pymc_sgmcmc.run.step_of_run import default_step
 
 _log = logging.getLogger("pymc.sgmcmc")
-
-
-CHANGES = "non_centred", "follow_prior", "refined", "equally_spaced"
-"""Fields of `Adapted` by which a warm-up may find that another form is better."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,10 @@ class Form:
     def warmed_up(self, rng: np.random.Generator, earlier: Adapted | None) -> tuple["Form", Any]:
         """Return the form, or a better one that the warm-up finds, and the default step.
 
-        Each of its `CHANGES` is made at most once.
+        Each of the fields of a `FORM` is changed at most once.
         """
         form, passes, found = self, 0.0, dict[str, Any]()
-        left = set(CHANGES) if earlier is None and _is_rewritable(self.written) else set()
+        left = set(FORM) if earlier is None and _is_rewritable(self.written) else set()
         while True:
             try:
                 with form_changeable(left):
@@ -90,7 +86,13 @@ class Form:
         given, of_groups = self.sampled, self.terms is not None
         start = start_of_warm_up(given.model, given.initvals, rng)
         return default_step(
-            given.model, given.compile_kwargs, rng, earlier, of_groups, given.data, start
+            given.model,
+            given.compile_kwargs,
+            rng,
+            given.adaptation if earlier is None else earlier,
+            of_groups,
+            given.data,
+            start,
         )
 
     def complete(self, tree: DataTree, model: Model, rng: np.random.Generator) -> DataTree:
@@ -140,7 +142,8 @@ def _parametrised(
 def _is_rewritable(given: Arguments) -> bool:
     """Whether a model may be sampled in a parametrisation other than the written one.
 
-    Predictions, a warm-up stored for later runs, and placeholders of streamed rows belong to the
-    model as it is written.
+    Predictions, a warm-up stored for later runs or by an earlier one, and placeholders of streamed
+    rows belong to the model as it is written.
     """
-    return not (given.predictions or given.store_adaptation or given.data is not None)
+    of_other_runs = given.store_adaptation or isinstance(given.adaptation, DataTree)
+    return not (given.predictions or of_other_runs or given.data is not None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pymc.model import Model, modelcontext
 
+from pymc_sgmcmc.adaptation.adapted_settings import check_earlier_result
 from pymc_sgmcmc.backends.backend import check_compile_kwargs
 from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.batches.streamed_data import StreamedData
@@ -50,6 +51,7 @@ class Arguments:
     exact: Any = False
     max_passes: Any = None
     max_seconds: Any = None
+    adaptation: Any = "auto"
     store_adaptation: Any = False
     var_names: Any = None
     initvals: Any = None
@@ -158,6 +160,7 @@ def _check_kinds(given: Arguments) -> None:
         )
     if given.data is not None and given.step is not None:
         raise ValueError("data= is for the default step: pass it to the step that you made.")
+    check_earlier_result(given.adaptation, given.step)
     methods, mp_ctx = multiprocessing.get_all_start_methods(), given.mp_ctx
     if not (mp_ctx is None or mp_ctx in methods or hasattr(mp_ctx, "get_start_method")):
         raise ValueError(

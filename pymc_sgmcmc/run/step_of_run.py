@@ -14,8 +14,9 @@ from pymc.sampling.mcmc import assign_step_methods, instantiate_steppers
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
+from xarray import DataTree
 
-from pymc_sgmcmc.adaptation.adapted_settings import Adapted, UnfitAdaptation
+from pymc_sgmcmc.adaptation.adapted_settings import Adapted, UnfitAdaptation, anchor_of
 from pymc_sgmcmc.adaptation.metric_and_batch_size import LARGEST_DENSE, groups_for
 from pymc_sgmcmc.backends.compile_time import quick_graphs
 from pymc_sgmcmc.batches.streamed_data import StreamedData
@@ -96,14 +97,15 @@ def default_step(
     model: Model,
     compile_kwargs: dict[str, Any] | None,
     rng: np.random.Generator,
-    earlier: Adapted | None = None,
+    adaptation: Adapted | DataTree | str = "auto",
     of_groups: bool = False,
     data: StreamedData | None = None,
     start: PointType | None = None,
 ) -> MSGNHT_S:
-    """Make the step for all variables, with the warm-up of the run that is resumed, if any.
+    """Make the step for all variables.
 
-    The warm-up begins at ``start``, or at the model's initial point.
+    ``adaptation`` is "auto", the warm-up of the run that is resumed, or a result of other data. The
+    warm-up begins at ``start``, or at the model's initial point.
     """
     if compile_kwargs is None and not of_groups:  # whose shapes are those of the given backend
         compile_kwargs = _compile_kwargs_of(model)
@@ -118,12 +120,13 @@ def default_step(
         make = partial(make, minibatch_dim=DIM, batch_size=batch_size, local=None)
     else:
         make = partial(make, data=data)
-    if earlier is not None:
+    if of_groups and not isinstance(adaptation, str):  # the points of integration are data too
+        model.settle(anchor_of(adaptation))
+    if isinstance(adaptation, Adapted):
         with suppress(UnfitAdaptation):  # the store then reports what differs from its run
-            if of_groups:  # the points of integration are data too
-                model.settle(earlier.anchor)
-            return make(adaptation=earlier)
-    return make()
+            return make(adaptation=adaptation)
+        adaptation = "auto"
+    return make(adaptation=adaptation)
 
 
 @quick_graphs()

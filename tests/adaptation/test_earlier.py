@@ -76,6 +76,65 @@ def test_of_a_result(yesterday):
         step_of(model, adaptation=xr.DataTree())
 
 
+def groups(seed, n_groups):
+    """Intercepts of groups of 4 to 9 rows."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(n_groups), rng.integers(4, 10, n_groups))
+    y = rng.normal(0.5 + rng.normal(0, 0.7, n_groups)[group], 1)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
+        pm.Normal("y", pm.Normal("u", mu, tau, shape=n_groups)[group], 1, observed=y)
+    return model
+
+
+@pytest.mark.slow(8)
+def test_the_default_step_of_sample(yesterday):
+    options = {"draws": 50, "quiet": True, "compile_kwargs": JAX}
+    first = sgm.sample(
+        model=yesterday.model, random_seed=1, store_adaptation=True, adaptation="auto", **options
+    )
+    model, mean, covariance = model_of(2)
+    second = sgm.sample(model=model, random_seed=2, adaptation=first, **options)
+    passes = [t.posterior.attrs["data_passes_warmup"] for t in (first, second)]
+    assert passes[1] < passes[0] / 3
+    away = (second.posterior["beta"].mean(["chain", "draw"]) - mean) / np.sqrt(np.diag(covariance))
+    assert np.abs(away).max() < 4 / np.sqrt(100)  # of 200 draws, nearly independent
+
+
+@pytest.mark.long
+def test_groups_whose_effects_are_integrated_out():
+    """Today's groups are other ones, and more; what they share is known from yesterday."""
+
+    def sample(model, **kwargs):
+        return sgm.sample(model=model, random_seed=1, quiet=True, **kwargs)
+
+    first = sample(groups(1, 400), draws=50, store_adaptation=True)
+    model = groups(2, 500)
+    second, anew = sample(model, adaptation=first), sample(model)
+    passes = [t.posterior.attrs["data_passes_warmup"] for t in (second, anew)]
+    assert passes[0] < passes[1] / 3
+    assert second["diagnosis"].attrs["verdict"] == "ok"
+    assert float(second["diagnosis"]["anchor_error"]) < 1e-6
+    assert second.posterior["u"].sizes["u_dim_0"] == 500
+    for name in ("mu", "tau"):
+        one, other = (t.posterior[name] for t in (second, anew))
+        # Means of at least 400 effective draws: their difference has an error of 0.07 sd.
+        assert abs(float(one.mean() - other.mean())) < 0.28 * float(other.std())
+        assert float(one.std() / other.std()) == pytest.approx(1, abs=4 * 0.05)
+        away = abs(float(first.posterior[name].mean() - other.mean())) / float(other.std())
+        assert name != "mu" or away > 0.5  # or there would be nothing to find
+
+
+def test_what_sample_refuses(yesterday):
+    model = yesterday.model
+    with pytest.raises(ValueError, match=r"must be 'auto', or the result.*adaptation=\.\.\."):
+        sgm.sample(model=model, adaptation="dense")
+    with pytest.raises(ValueError, match="sample with store_adaptation=True"):
+        sgm.sample(model=model, adaptation=xr.DataTree())
+    with pytest.raises(ValueError, match="pass it to the step that you made"):
+        sgm.sample(model=model, step=yesterday, adaptation=xr.DataTree())
+
+
 @pytest.mark.slow(8)
 def test_what_does_not_fit_is_refused(yesterday):
     with pytest.raises(UnfitAdaptation, match="chosen for 3 parameters, but MSGNHT_S has 2 here"):

@@ -92,7 +92,7 @@ def test_arguments_are_those_of_pm_sample():
     }  # fmt: skip
     own = {"chain_method", "client", "resume", "include_data"}
     own |= {"ess", "max_passes", "max_seconds", "store_adaptation", "predictions", "integrate"}
-    own |= {"exact", "data"}
+    own |= {"exact", "data", "adaptation"}
     assert theirs.keys() - ours.keys() == without
     assert ours.keys() - theirs.keys() == own
     shared = [name for name in ours if name in theirs]
