@@ -4,7 +4,8 @@
     python benchmarks/certificate.py --runs 5 --only "logistic, step x3"   # replaces this row
 
 Writes benchmarks/results/certificate.txt, a row for each case. The posteriors, whose means and
-standard deviations are known, and the faults are those of verdicts.py. Each case has one step, from
+standard deviations are known, and the faults are those of verdicts.py; in "integrated" cases they
+are those of what 2000 groups share, whose effects are integrated out. Each case has one step, from
 which each seed samples twice: without and with `exact=True`, which begins at the same draws.
 """
 
@@ -17,11 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import xarray as xr
 from verdicts import (
     Case,
-    D,
     Posterior,
+    Shared,
+    integrated,
     linear,
     logistic,
     noise_ignored,
@@ -70,6 +73,24 @@ def mode_never_visited() -> tuple[Posterior, Callable[..., xr.DataTree]]:
     return posterior, lambda seed, **more: sampled(step, seed, **more)
 
 
+def integrated_groups(factor: float = 1.0, wrong_anchor: bool = False) -> Case:
+    """A logistic regression with intercepts of groups, and the moments in the posterior's order."""
+
+    def case():
+        shared, run = integrated("groups-intercepts", factor, wrong_anchor)()
+        assert isinstance(shared, Shared)
+        names = names_of(shared.model)
+        mean, sd = (np.concatenate([of[n] for n in names]) for of in (shared.mean, shared.sd))
+        return Posterior(shared.model, mean, np.diag(sd**2)), run
+
+    return case
+
+
+def names_of(model: pm.Model) -> list[str]:
+    """The variables whose moments are known, in the order of the posterior's parameters."""
+    return [rv.name for rv in model.free_RVs]
+
+
 FAULTS: dict[str, Callable[[Callable[[], Posterior]], Case]] = {
     "right": right,
     "step x3": lambda make: right(make, 3),
@@ -80,7 +101,13 @@ CASES: dict[str, Case] = {
     f"{make.__name__}, {fault}": case(make)
     for make in (linear, logistic)
     for fault, case in FAULTS.items()
-} | {"a mode never visited": mode_never_visited}
+} | {
+    "integrated, right": integrated_groups(),
+    "integrated, step x3": integrated_groups(3),
+    "integrated, step x5": integrated_groups(5),
+    "integrated, wrong anchor gradient": integrated_groups(wrong_anchor=True),
+    "a mode never visited": mode_never_visited,
+}
 
 
 class Seen(NamedTuple):
@@ -133,7 +160,7 @@ class Repaired(NamedTuple):
     sd: float
     """The standard deviation that is off most, relative to the right one."""
     z: np.ndarray
-    """Errors of means in Monte Carlo standard errors, shape (D,)."""
+    """Errors of means in Monte Carlo standard errors, by parameter."""
     z_of_variances: np.ndarray
 
 
@@ -141,8 +168,13 @@ def repaired(idata: xr.DataTree, posterior: Posterior) -> Repaired:
     """Compare exact draws with the truth; short chains are independent."""
     verdict = idata["diagnosis"].attrs["verdict"]
     sd = np.sqrt(np.diag(posterior.covariance))
-    away = (idata["posterior"]["beta"].values.reshape(-1, D) - posterior.mean) / sd
-    of_chains = away.reshape(idata["sample_stats"]["short_chain"].values.max() + 1, -1, D)
+    draws = idata["posterior"]
+    flat = [
+        draws[name].values.reshape(draws["draw"].size * 4, -1) for name in names_of(posterior.model)
+    ]
+    away = (np.concatenate(flat, axis=1) - posterior.mean) / sd
+    short_chains = idata["sample_stats"]["short_chain"].values.max() + 1
+    of_chains = away.reshape(short_chains, -1, away.shape[1])
     ratios = away.std(axis=0)
     return Repaired(
         verdict == "ok",

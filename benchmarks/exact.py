@@ -25,19 +25,21 @@ from rivals import nutpie_nuts
 from truth import POSTERIORS, Moments, errors, moments_of, truth
 
 import pymc_sgmcmc as sgm
+from pymc_sgmcmc.diagnosis import diagnose
 
 RESULTS = Path(__file__).parent / "results" / "exact.txt"
 CASES = ("10000", "100000", "1000000", "a9a", "groups-intercepts")
-LAYOUT = "{:<18}{:<8}{:<10}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>8}{:>8}{:>7}{:>12}{:>8}"
+LAYOUT = "{:<18}{:<8}{:<10}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>8}{:>8}{:>7}{:>6}{:>12}{:>8}"
 TITLES = (
     *("case", "backend", "call", "first", "seconds", "CPU", "passes", "accept", "ess"),
-    *("error", "sd low", "sd high", "k-hat", "evidence", "+-"),
+    *("error", "sd low", "sd high", "cert", "k-hat", "evidence", "+-"),
 )
 NOTES = """\
 first: seconds of the first call, with compilation; seconds, CPU: of the second. passes: row
 gradients / N, of all chains. accept: acceptance. ess: smallest bulk effective sample size. error:
-largest |mean - true mean| / true sd; sd low, sd high: smallest and largest sd / true sd. k-hat,
-evidence: of the certificate; evidence is the log marginal likelihood, with its standard error."""
+largest |mean - true mean| / true sd; sd low, sd high: smallest and largest sd / true sd. cert: CPU
+seconds of the certificate, a part of CPU; k-hat, evidence: of the certificate; evidence is the log
+marginal likelihood, with its standard error."""
 
 
 def build_model(case: str):
@@ -55,6 +57,19 @@ def timed(call) -> tuple[object, float, float]:
     began, cpu = time.perf_counter(), time.process_time()
     result = call()
     return result, time.perf_counter() - began, time.process_time() - cpu
+
+
+def timed_certificates() -> list[float]:
+    """A list to which each certificate that `sample` makes adds its CPU seconds."""
+    seconds, made = [], diagnose.with_certificate
+
+    def with_certificate(*args, **kwargs):
+        measured, _, cpu = timed(lambda: made(*args, **kwargs))
+        seconds.append(cpu)
+        return measured
+
+    diagnose.with_certificate = with_certificate
+    return seconds
 
 
 def judged(tree, true: Moments) -> dict:
@@ -82,8 +97,10 @@ def measure(case: str, backend: str, nutpie: bool) -> list[dict]:
         passes = tree["posterior"].attrs["data_passes"]
         found = {"call": "nutpie", "backend": "", "first": seconds, "CPU": cpu, "passes": passes}
         return [found | judged(tree, true)]
+    certificates = timed_certificates()
     for call, kwargs in (("default", {}), ("exact", {"exact": True})):
         _, first, _ = timed(lambda kwargs=kwargs: sample(**kwargs))
+        certificates.clear()
         tree, seconds, cpu = timed(lambda kwargs=kwargs: sample(**kwargs))
         attrs = tree["posterior"].attrs
         row = {"call": call, "backend": backend, "first": first, "seconds": seconds, "CPU": cpu}
@@ -99,6 +116,7 @@ def measure(case: str, backend: str, nutpie: bool) -> list[dict]:
             if group:
                 row["k-hat"], row["evidence"] = group["k_hat"], group["log_marginal_likelihood"]
                 row["+-"] = group["log_marginal_likelihood_error"]
+                row["cert"] = certificates[0] if certificates else None
         rows.append(row)
     return rows
 
@@ -106,7 +124,15 @@ def measure(case: str, backend: str, nutpie: bool) -> list[dict]:
 def shown(case: str, row: dict) -> str:
     """A line of the table."""
     decimals = {"first": 1, "seconds": 1, "CPU": 1, "passes": 0, "ess": 0, "accept": 2}
-    decimals |= {"error": 3, "sd low": 3, "sd high": 3, "k-hat": 2, "evidence": 2, "+-": 4}
+    decimals |= {
+        "error": 3,
+        "sd low": 3,
+        "sd high": 3,
+        "cert": 2,
+        "k-hat": 2,
+        "evidence": 2,
+        "+-": 4,
+    }
     cells = [case, row["backend"], row["call"]]
     for title in TITLES[3:]:
         value = row.get(title)

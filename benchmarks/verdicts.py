@@ -403,11 +403,11 @@ def integrated(name: str, factor: float = 1.0, wrong_anchor: bool = False) -> Ca
         if wrong_anchor:
             move_anchor_gradient(step)
 
-        def run(seed):
+        def run(seed, **more):
             # As `sample` does; far draws of the run before may have moved the points of integrals.
             step.model.settle(step.adapted.anchor)
             step.kernel.data_checksum = step.kernel.checksum()
-            return sampled(step, seed)
+            return sampled(step, seed, **more)
 
         return Shared(step.model, mean, sd), run
 
