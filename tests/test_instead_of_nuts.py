@@ -5,6 +5,7 @@ from contextlib import suppress
 from inspect import signature
 from threading import Barrier
 
+import arviz as az
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -176,6 +177,36 @@ def test_bambi(by):
     new = model.predict(idata, data=frame.head(3), inplace=False).posterior["mu"]
     expected = np.polyval(exact, frame["a"][:3])
     np.testing.assert_allclose(new.mean(["chain", "draw"]), expected, atol=0.1)
+
+
+@pytest.mark.slow(40)
+@pytest.mark.long
+@pytest.mark.parametrize("by", ["block", "model="])
+def test_bambi_predicts_the_observed_share(by):
+    """With a flat intercept the posterior mean of the predicted share is the observed one.
+
+    The expected gradient of a log posterior is 0, and that of the intercept is the sum over rows of
+    what is observed minus what is predicted.
+    """
+    bambi = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"a": rng.normal(2, 1, size=2000), "g": rng.integers(0, 10, size=2000)})
+    logit = 0.7 * frame["a"] - 2.5 + rng.normal(0, 0.5, size=10)[frame["g"]]
+    frame["y"] = rng.binomial(1, 1 / (1 + np.exp(-logit)))
+    flat = {"Intercept": bambi.Prior("Normal", mu=0, sigma=20)}
+    model = bambi.Model("y ~ a + (1 | g)", frame, family="bernoulli", priors=flat)
+    how = {"ess": 300, "random_seed": 1, "quiet": True, "compile_kwargs": JAX}
+    if by == "block":
+        with sgm.instead_of_nuts(**how):
+            idata = model.fit()
+    else:
+        idata = sgm.sample(model=model, **how)
+    few = idata.isel(draw=slice(None, None, 4))
+    predicted = model.predict(few, inplace=False).posterior["p"].mean("__obs__")
+    sd = float(predicted.std())
+    chance = 4 * float(az.mcse(predicted))
+    assert chance < 0.5 * sd  # of a share whose sd is about 0.01
+    assert abs(float(predicted.mean()) - frame["y"].mean()) < chance + 0.1 * sd  # and the bias
 
 
 @pytest.fixture(scope="module")

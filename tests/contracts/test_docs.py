@@ -1,6 +1,7 @@
 """The documentation does not rot: its code runs, every public name is in it."""
 
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -85,6 +86,20 @@ def test_pages_run(page, tmp_path, monkeypatch):
 
 WIDEST_CODE = 100
 """Characters of a line that are seen in a window of 1400 pixels, with both side columns."""
+
+
+BESIDE_FIT = re.compile(r"with \w+\.backend\.model:(\s+[^\n]*=)?\s+(sgm|pm)\.sample\(")
+"""Samples the model inside a Bambi model, whose intercept is another one."""
+
+
+def test_bambi_models_are_sampled_by_their_fit():
+    """Only `fit` gives the intercept with which Bambi predicts."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    for notebook in (ROOT / "docs/gallery").glob("*.ipynb"):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        texts[notebook] = "\n".join("".join(cell["source"]) for cell in cells)
+    assert {page.name for page, text in texts.items() if BESIDE_FIT.search(text)} == set()
 
 
 def test_code_fits_its_column():

@@ -81,3 +81,14 @@ def test_every_card_has_its_notebook():
 def test_every_thumbnail_has_its_notebook():
     pictures = {path.stem for path in (DOCS / "gallery" / "thumbnails").glob("*.png")}
     assert pictures == {path.stem for path in NOTEBOOKS}
+
+
+def test_predictions_of_the_bambi_notebook():
+    """200 draws, nearly independent: the mean predicted share within 4 of its standard errors."""
+    (path,) = (path for path in NOTEBOOKS if path.stem == "bambi_model")
+    shown = "\n".join(text for cell in cells_of(path) for text in shown_text(cell))
+    observed = float(re.search(r"observed share of high incomes: ([\d.]+)", shown)[1])
+    found = re.search(r"mean predicted probability: +([\d.]+) \(sd over draws ([\d.]+)\)", shown)
+    predicted, sd = float(found[1]), float(found[2])
+    assert sd < 0.01
+    assert abs(predicted - observed) < 0.3 * sd
