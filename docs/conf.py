@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx-mathjax-offline",  # formulas are set by files of the site
     "sphinx_design",
     "results_tables",
 ]

@@ -2,7 +2,7 @@
 
 A file is looked for, in this order, in the folder that the environment variable
 PYMC_SGMCMC_DATA names, in `examples/data`, and in `../shared/data` beside the repository; last
-it is downloaded from its public home if the package `pooch` is installed.
+it is downloaded from its public home if the package `pooch` is installed (it is in '.[docs]').
 """
 
 import gzip
@@ -216,7 +216,7 @@ def find(name: str) -> Path:
         raise FileNotFoundError(
             f"No data file at {looked}. Restore examples/data from the repository, or set "
             f"PYMC_SGMCMC_DATA to a folder that holds '{name}', or install pooch "
-            f"(pip install pooch) to download {HOME[name]}."
+            f"(pip install pooch, which '.[docs]' contains) to download {HOME[name]}."
         ) from None
     try:
         digest = UNPACKED_SHA256.get(name, SHA256[name])

@@ -235,6 +235,29 @@ def test_site_builds_without_warnings(tmp_path):
             alternative = re.search(r'alt="([^"]+)"', image)
             assert alternative, f"{page.name}: {image}"
             assert not alternative[1].endswith(".png"), f"{page.name}: {image} has no :alt:"
+    fetched = {*fetched_by(tmp_path)}
+    assert {str(path) for path in fetched if not path.is_file()} == set()
+    assert any(path.match("mathjax/tex-*.js") for path in fetched), "nothing sets formulas"
+
+
+FETCHED = {
+    "html": r'<(?:script|img|iframe)\b[^>]* src="([^"]+)"'
+    r'|<link\b(?=[^>]* rel="(?:stylesheet|icon|preload)")[^>]* href="([^"]+)"',
+    "css": r"url\(['\"]?([^)'\"]+)",
+}
+"""What a browser fetches without being asked, by the kind of the file that names it."""
+
+
+def fetched_by(site):
+    """Where the files that a site fetches are on disk, if they belong to it."""
+    for kind, pattern in FETCHED.items():
+        for path in site.rglob(f"*.{kind}"):
+            if path.name == "webpack-macros.html":  # a template of the theme
+                continue
+            found = re.findall(pattern, path.read_text(encoding="utf-8"))
+            for target in {re.split("[?#]", "".join(groups))[0] for groups in found}:
+                if target and not target.startswith("data:"):
+                    yield path.parent / target
 
 
 @pytest.mark.parametrize("folder", ["examples", "benchmarks"])
