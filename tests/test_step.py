@@ -720,3 +720,19 @@ def test_one_compilation_serves_all_chains(regression, monkeypatch):
 @pytest.mark.slow(2)
 def test_process_id_is_that_of_this_process(regression):
     assert make_step(regression).kernel._process == os.getpid()
+
+
+@pytest.mark.slow(5)
+def test_its_model_is_sampled_as_it_is():
+    """Effects of groups and missing outcomes are parameters of a step, not of the default call."""
+    group = np.arange(60) % 20
+    y = np.where(group == 3, np.nan, np.linspace(-1, 1, 60))
+    with pm.Model():
+        tau = pm.HalfNormal("tau")
+        a = pm.Normal("a", 0, tau, shape=20)
+        with pytest.warns(pm.exceptions.ImputationWarning):
+            pm.Normal("y", a[group], 1, observed=y)
+        step = sgm.MSGNHT_S(step_size=0.01, compile_kwargs=SIMPLIFIED)
+        assert {v.name for v in step.vars} == {"tau_log__", "a", "y_unobserved"}
+        with pytest.raises(ValueError, match=r"'y' has masked \(missing\) values"):
+            sgm.MSGNHT_S(step_size=0.01, batch_size=10, compile_kwargs=SIMPLIFIED)
