@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import pymc_sgmcmc
 
 PACKAGE = Path(pymc_sgmcmc.__file__).parent
@@ -40,3 +42,15 @@ def test_imports_are_declared():
     assert not imported.keys() - declared - extras, imported
     # matplotlib is PyMC's, for its progress bar; the rest of the declared is imported here.
     assert declared - imported.keys() <= {"matplotlib", "arviz"}
+
+
+def test_downloads_of_the_examples_name_what_they_need(monkeypatch, tmp_path):
+    """The loader of the notebooks' data, in a clone without them."""
+    monkeypatch.syspath_prepend(str(PACKAGE.parent / "examples"))
+    import datasets
+
+    monkeypatch.setattr(datasets, "_folders", lambda: [tmp_path])
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(FileNotFoundError, match=r"pip install pooch, which '\.\[docs\]' contains"):
+        datasets.find("mnist/train-images-idx3-ubyte.gz")
+    assert "pooch" in names(PROJECT["optional-dependencies"]["docs"])

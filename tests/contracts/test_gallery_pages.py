@@ -56,6 +56,11 @@ class TestNotebook:
     def test_can_be_repeated(self, path):
         assert "random_seed=" in "\n".join(map(source_of, cells_of(path)))
 
+    def test_intervals_have_a_labelled_axis(self, path):
+        """ArviZ leaves it to us to say what the numbers are."""
+        for source in map(source_of, cells_of(path)):
+            assert ".set_xlabel(" in source or "plot_forest(" not in source, source
+
     def test_one_cell_gives_the_thumbnail(self, path):
         tagged = [c for c in cells_of(path) if "thumbnail" in c["metadata"].get("tags", [])]
         assert len(tagged) == 1
