@@ -60,7 +60,7 @@ off: largest error of the draws. told: the error of the same element by the cert
 largest error of the certificate's corrected values. exact: runs whose exact draws have the verdict
 "ok"; mean, sd: their largest errors, medians over runs; rms: root mean square of all runs' errors
 of means in Monte Carlo standard errors, by the means of the 32 short chains, and z, z sd: the
-largest of these and of those of variances. Of 30 runs with right draws rms is 1.03 +- 0.05, and
+largest of these and of those of variances. Of 30 runs with right draws rms is 1.05 +- 0.05, and
 chance gives a z beyond 4.1 to one row in twenty; variances are skewed, and exceed it more often.
 Cases of a posterior have the same seeds, so that their exact draws are much alike."""
 

@@ -139,6 +139,40 @@ def test_arguments_of_the_library(given, draws, monkeypatch, caplog):
     assert message.endswith(f"not used: {', '.join(unused)}.")
 
 
+@pytest.mark.slow(6)
+def test_arguments_fixed_before_the_model_exists():
+    """As in CausalPy: a model that builds itself in fit, with arguments of an earlier object."""
+
+    class Regression(pm.Model):
+        def __init__(self, sample_kwargs):
+            super().__init__()
+            self.sample_kwargs = sample_kwargs
+
+        def fit(self, X, y):
+            with self:
+                beta = pm.Normal("beta", 0, 10, shape=X.shape[1])
+                mu = pm.Deterministic("mu", pm.Data("X", X) @ beta)
+                pm.Normal("y_hat", mu, 1, observed=pm.Data("y", y))
+                idata = pm.sample(**self.sample_kwargs)
+                idata.update(pm.sample_posterior_predictive(idata, progressbar=False))
+            return idata
+
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(3000, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=3000)
+    chosen = {"tune": 1000, "target_accept": 0.95, "random_seed": 1, "progressbar": False}
+    model = Regression(chosen | {"chains": 2, "cores": 2, "draws": 100})
+    with sgm.instead_of_nuts(compile_kwargs=JAX, ess=100, draws=100):
+        idata = model.fit(X, y)
+    assert idata.posterior["beta"].shape == (2, 100, 2)
+    assert "adaptation" in idata.posterior.attrs
+    assert idata.posterior_predictive["y_hat"].sizes["draw"] == 100
+    covariance = np.linalg.inv(X.T @ X + np.eye(2) / 100)
+    away = (idata.posterior["beta"].mean(["chain", "draw"]) - covariance @ X.T @ y).values
+    # 200 draws with an effective sample size of 100 and more
+    assert np.all(np.abs(away) < 4 * np.sqrt(np.diag(covariance) / 100))
+
+
 def test_other_models():
     class Fits:
         def fit(self):
