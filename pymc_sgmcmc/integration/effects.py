@@ -3,7 +3,7 @@
 Each group has its own Markov chain, whose kernel leaves the conditional density of its effects,
 given the draw, invariant: a few steps of Metropolis's algorithm with independent proposals from a
 Student density with the group's mode and curvature, given the draw if the points follow it
-(see `pymc_sgmcmc.integration.integrated_model.Centres`), and otherwise given the
+(see `pymc_sgmcmc.integration.group_centres.Centres`), and otherwise given the
 middle of the posterior. Conditional densities with a single mode are close to normal, so nearly all
 proposals are accepted, and few steps suffice to move almost every group. For a single effect with
 several modes, proposals come from histograms of the densities in the middle of the posterior.
@@ -16,7 +16,7 @@ from itertools import batched
 import numpy as np
 from pymc.blocking import PointType
 
-from pymc_sgmcmc.integration.integrated_model import Centres
+from pymc_sgmcmc.integration.group_centres import Centres
 from pymc_sgmcmc.integration.metropolis_proposals import Histograms, Proposals, Student
 from pymc_sgmcmc.integration.prior_following import Followed
 

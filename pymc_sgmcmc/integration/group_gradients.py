@@ -11,8 +11,8 @@ from pymc_sgmcmc.backends.cores import n_cores
 from pymc_sgmcmc.gradients.flat_model import Vector
 from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.gradients.start_check import refuse_start
+from pymc_sgmcmc.integration.group_centres import STAYING
 from pymc_sgmcmc.integration.group_density import mapped
-from pymc_sgmcmc.integration.integrated_model import STAYING
 from pymc_sgmcmc.integration.quadrature_error import largest_change, quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import REFINED, points_of
 from pymc_sgmcmc.pymc_internals import jitted, runs_python

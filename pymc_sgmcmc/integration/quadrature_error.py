@@ -13,7 +13,7 @@ import numpy as np
 from pymc.blocking import PointType
 from scipy.special import logsumexp
 
-from pymc_sgmcmc.integration.integrated_model import Centres
+from pymc_sgmcmc.integration.group_centres import Centres
 from pymc_sgmcmc.integration.quadrature_points import Points, finer_than
 
 DENSITIES = 100_000_000
