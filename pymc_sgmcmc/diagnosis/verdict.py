@@ -103,23 +103,20 @@ def _would_have_shown(measured: Dataset) -> str:
 
 
 def _by_exact_densities(measured: Dataset) -> str:
-    """Return a sentence on the certificate: the largest errors, or that it has found none."""
-    if "k_hat" not in measured:
+    """Return a sentence on the certificate, if there is one."""
+    found = list(_k_hat(measured))
+    if not found:
         return ""
-    if (k_hat := float(measured["k_hat"])) >= LARGEST_K_HAT:
+    if len(found) == 1:
         return (
-            f"Exact densities do not tell (k-hat {k_hat:.2g}), because the posterior is far from a "
-            "Student distribution."
+            f"Exact densities do not tell (k-hat {found[0].value:.2g}), because the posterior is "
+            "far from a Student distribution."
         )
-
-    def largest(name: str, right: float) -> tuple[float, float]:
-        off = np.abs(measured[name].values - right)
-        return off.max(), float(measured[f"{name}_error"].values[off.argmax()])
-
-    (mean, of_mean), (sd, of_sd) = largest("certified_mean", 0), largest("certified_sd", 1)
+    _, mean, sd = found
     return (
-        f"By exact densities means are up to {mean:.2f} +- {of_mean:.2f} sd off, and standard "
-        f"deviations up to {sd:.0%} +- {of_sd:.0%}."
+        f"By exact densities the largest error of a mean is {abs(mean.value):.2g} sd (chance "
+        f"explains {mean.chance:.2g}), and of a standard deviation {abs(sd.value - 1):.0%} "
+        f"({sd.chance:.0%})."
     )
 
 

@@ -397,7 +397,10 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
     assert "Exact densities do not tell (k-hat 0.9)" in remedy
     said, remedy, passed = verdict(0.2, mean=-0.05, sd=0.96)
     assert (said, passed) == ("ok", ["yes", "yes", "yes"])
-    assert "means are up to 0.05 +- 0.02 sd off, and standard deviations up to 4% +- 2%" in remedy
+    chance = 0.02 * stats.t.isf(0.001 / 8, 30)  # for four numbers, on both sides
+    found = f"error of a mean is 0.05 sd (chance explains {chance:.2g})"
+    assert found in remedy
+    assert f"of a standard deviation 4% ({chance:.0%})" in remedy
     assert verdict(0.2, mean=0.5)[::2] == ("failed", ["yes", "no", "yes"])
     said, remedy, passed = verdict(0.2, sd=1.3)
     assert (said, passed) == ("failed", ["yes", "yes", "no"])
