@@ -1,6 +1,7 @@
 """The result of `diagnose`: a Dataset that prints as a short table and can be plotted."""
 
 from html import escape
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from xarray import Dataset
 from pymc_sgmcmc.diagnosis.verdict import NOTE, judge, rows
 from pymc_sgmcmc.diagnosis.verdict_rows import Row
 
+WIDTH = 100
+"""Number of characters of a line of the remedy."""
 HEADER = ("", "value", "right", "tolerance", "error", "chance", "passed")
 """Headings of the table's columns."""
 EXPLANATION = """\
@@ -69,7 +72,7 @@ class Diagnosis(Dataset):
         whole = "rhat" in self or "parameters" in self
         if "verdict" not in self.attrs or not whole:
             return super().__repr__()
-        lines = [f"verdict: {self.attrs['verdict']}", self.attrs["remedy"]]
+        lines = [f"verdict: {self.attrs['verdict']}", fill(self.attrs["remedy"], WIDTH)]
         if NOTE not in self.attrs["remedy"]:
             lines.append(NOTE)
         table = [HEADER, *map(_cells, rows(self))]
