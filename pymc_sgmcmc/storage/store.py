@@ -72,7 +72,7 @@ class ZarrStore(BaseTrace):
         For ``seconds`` below 0, or a ``dtype`` that is not a real type. When a run begins, for a
         store of a different run than the one to resume.
     ImportError
-        When a run begins without zarr 3.1 or later.
+        When a run begins without zarr 3.1.6 or later.
     FileExistsError
         When a run begins, for a folder with other contents, or for an existing run without
         ``resume`` or ``overwrite``.
@@ -163,8 +163,8 @@ class ZarrStore(BaseTrace):
             import zarr
         except ImportError as error:
             raise ImportError("A store needs zarr: pip install 'pymc-sgmcmc[zarr]'.") from error
-        if int(zarr.__version__.split(".")[0]) < 3:
-            raise ImportError(f"A store needs zarr 3.1 or later, and this is {zarr.__version__}.")
+        if not hasattr(zarr.Array, "with_config"):
+            raise ImportError(f"A store needs zarr 3.1.6 or later, and this is {zarr.__version__}.")
         if resume and self.overwrite:
             raise ValueError("resume=True and ZarrStore(overwrite=True) contradict each other.")
         for place in (self.path, *self.path.parents):

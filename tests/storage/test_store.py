@@ -503,6 +503,9 @@ def test_names_that_only_the_step_decides_on(model, step, path):
 
 
 def test_zarr_is_asked_for(model, step, path, monkeypatch):
+    monkeypatch.delattr("zarr.Array.with_config")
+    with pytest.raises(ImportError, match=r"zarr 3\.1\.6 or later, and this is \d"):
+        small_run(model, step, trace=path)
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install 'pymc-sgmcmc\[zarr\]'"):
         small_run(model, step, trace=path)

@@ -12,7 +12,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar import basic as ps
-from pytensor.scalar.math import Softplus
+from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.tensor.variable import TensorVariable
 
 FACTORS = 8
@@ -28,9 +28,14 @@ def _inputs(var: Variable, scalar_op: type) -> list[Variable] | None:
 
 
 def _softplus_of(var: Variable) -> Variable | None:
-    """Return a if a variable is -softplus(a)."""
+    """Return a if a variable is -softplus(a), or log1p(-sigmoid(a)) as in PyMC before 6.4."""
     negated = _inputs(var, ps.Neg)
     inner = negated and _inputs(negated[0], Softplus)
+    if not inner:
+        log1p = _inputs(var, ps.Log1p)
+        factors = log1p and _inputs(log1p[0], ps.Mul)
+        if factors and isinstance(factors[0], Constant) and np.all(factors[0].data == -1):
+            inner = _inputs(factors[1], Sigmoid) if len(factors) == 2 else None
     return inner[0] if inner else None
 
 
