@@ -39,7 +39,7 @@ def whole_number(
     ``unit`` says what is counted, and ``most_is`` what the upper bound stands for.
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        number = None if isinstance(value, bool | np.bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:

@@ -134,7 +134,10 @@ def test_a_functions_source_counts_but_not_its_layout(tmp_path):
         exec(compile(source, str(path), "exec"), space)
         found[name] = value_digest(space["schedule"])
         source = source_of(space["schedule"].__code__)
-        assert source is None if name == "first" else "0.005" in source
+        if name == "first":
+            assert source == ("n: 2" if sys.version_info >= (3, 14) else None)
+        else:
+            assert "0.005" in source
     assert found["spaced"] == found["plain"]
     assert len(set(found.values())) == len(SOURCES) - 1
 
