@@ -58,7 +58,7 @@ class WarmUpProgress:
         shown, self._limit = _options.get()
         console = get_console()
         self._drawn = shown and (console.is_interactive or console.is_jupyter)
-        disable = not self._drawn  # elsewhere it would leave an empty line
+        disable = not self._drawn
         self._bar = Progress(*columns, transient=True, auto_refresh=False, disable=disable)
         self._last = 0.0
         self._began = self._logged = time.monotonic()
@@ -70,7 +70,8 @@ class WarmUpProgress:
         return self
 
     def __exit__(self, *_) -> None:
-        self._bar.stop()
+        if self._drawn:  # elsewhere rich before 14.3 would leave an empty line
+            self._bar.stop()
 
     def report(self, stage: str, passes: float) -> None:
         """Show the stage, and the passes over the data made so far, if there is time left.
