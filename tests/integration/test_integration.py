@@ -778,7 +778,7 @@ def test_points_found_afresh_are_at_the_highest_mode(python_by_default, monkeypa
         a = pm.NormalMixture("a", shares, level + modes, 0.3, shape=40)
         pm.Normal("y", a[group], 1, observed=np.repeat(means, n))
     centres = integrated_model(group_terms(model, ["a"]), points_of(1)).centres
-    monkeypatch.setattr("pymc_sgmcmc.integration.integrated_model.means_and_factors", as_found)
+    monkeypatch.setattr("pymc_sgmcmc.integration.group_centres.means_and_factors", as_found)
     centres.move({"level": np.zeros(())}, afresh=True)
     x = np.linspace(-4, 4, 8001)
     prior = logsumexp(-0.5 * ((x[:, None] - modes) / 0.3) ** 2, b=shares, axis=1)
