@@ -232,7 +232,7 @@ def _global_names(code: CodeType) -> set[str]:
 def source_of(code: CodeType) -> str | None:
     """Return arguments and body of a function, in Python's own layout, or None if not found.
 
-    Python before 3.14 does not record the position of a function that only returns a constant.
+    Python before 3.13 does not record the position of a function that only returns a constant.
     """
     positions = [p for p in code.co_positions() if p[2]]  # not those of the first instructions
     if not positions:
