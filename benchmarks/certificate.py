@@ -104,7 +104,6 @@ CASES: dict[str, Case] = {
 } | {
     "integrated, right": integrated_groups(),
     "integrated, step x3": integrated_groups(3),
-    "integrated, step x5": integrated_groups(5),
     "integrated, wrong anchor gradient": integrated_groups(wrong_anchor=True),
     "a mode never visited": mode_never_visited,
 }
