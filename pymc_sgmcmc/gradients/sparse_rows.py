@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.sparse.type import SparseTensorType
@@ -19,7 +20,7 @@ def products_of_rows(
 ) -> dict[Variable, TensorVariable]:
     """Rewrite products with a sparse matrix of the rows in terms of padded dense arrays.
 
-    The matrix is a constant, or made from arrays of its values, columns and numbers of entries.
+    The matrix is a constant, or computed from constants.
     Each row becomes its nonzero columns and their values, padded to the longest row. A sparse
     matrix that is not the left factor of a product is an error; expressions from which ``stop`` is
     computed are left unchanged.
@@ -29,6 +30,7 @@ def products_of_rows(
     padded: dict[Variable, tuple[Variable, Variable]] = {}
     for node in io_toposort(list(stop), list(outputs)):
         if _is_sparse(node.outputs[0]) and not set(stop) & set(ancestors(node.outputs)):
+            _refuse_containers(node.outputs)
             [matrices[node.outputs[0]]] = evaluate(node.outputs[0])
             continue
         found = {i: i.data for i in node.inputs if isinstance(i, Constant) and _is_sparse(i)}
@@ -50,6 +52,16 @@ def products_of_rows(
         columns, values = padded[matrix]
         products[node.outputs[0]] = (values[:, :, None] * others[0][columns]).sum(axis=1)
     return products
+
+
+def _refuse_containers(outputs: Sequence[Variable]) -> None:
+    """Raise an error for a sparse matrix that `pm.set_data` could change without being noticed."""
+    containers = [v.name for v in ancestors(outputs) if isinstance(v, SharedVariable)]
+    if containers:
+        raise ValueError(
+            f"A sparse matrix is made from the containers {containers}: make it a constant "
+            "(pytensor.sparse.as_sparse_variable(matrix)), or use a dense array."
+        )
 
 
 def _is_sparse(v: Variable) -> bool:

@@ -121,7 +121,8 @@ def default_step(
     else:
         make = partial(make, data=data)
     if of_groups and not isinstance(adaptation, str):  # the points of integration are data too
-        model.settle(anchor_of(adaptation))
+        if len(anchor := anchor_of(adaptation)) == size:  # or the step says what differs
+            model.settle(anchor)
     if isinstance(adaptation, Adapted):
         with suppress(UnfitAdaptation):  # the store then reports what differs from its run
             return make(adaptation=adaptation)
