@@ -120,9 +120,10 @@ def default_step(
         make = partial(make, minibatch_dim=DIM, batch_size=batch_size, local=None)
     else:
         make = partial(make, data=data)
-    if of_groups and not isinstance(adaptation, str):  # the points of integration are data too
-        if len(anchor := anchor_of(adaptation)) == size:  # or the step says what differs
-            model.settle(anchor)
+    if of_groups and isinstance(adaptation, Adapted | DataTree):
+        anchor = anchor_of(adaptation)
+        if len(anchor) == size:  # or the step says what differs
+            model.settle(anchor)  # the points of integration are data too
     if isinstance(adaptation, Adapted):
         with suppress(UnfitAdaptation):  # the store then reports what differs from its run
             return make(adaptation=adaptation)
