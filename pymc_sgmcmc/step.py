@@ -18,7 +18,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted, announce
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted, earlier_adaptation
-from pymc_sgmcmc.adaptation.change_of_form import form_is_settled
+from pymc_sgmcmc.adaptation.change_of_form import form_is_settled, refuse_points_without_density
 from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
 from pymc_sgmcmc.adaptation.metric_and_batch_size import Asked
 from pymc_sgmcmc.algorithm import Algorithm
@@ -30,7 +30,7 @@ from pymc_sgmcmc.chain import Advance, Chain, SGMCMCState
 from pymc_sgmcmc.docstrings import describe
 from pymc_sgmcmc.gradients.local_variables import Local
 from pymc_sgmcmc.gradients.model_gradient import shapes_of
-from pymc_sgmcmc.gradients.start_check import check_start
+from pymc_sgmcmc.gradients.start_check import BadStart, check_start
 from pymc_sgmcmc.integration.group_gradients import GroupGradients
 from pymc_sgmcmc.latents.joint import Latents
 from pymc_sgmcmc.number_checks import is_auto, positive_number, true_or_false, whole_number
@@ -191,7 +191,11 @@ class SGMCMCStep(BlockedStep):
         if self.kernel.metric is not None:
             self._gradients = kind_of(self.kernel).gradients(self.kernel, start, minibatch_dim)
             if isinstance(self._gradients, GroupGradients) and not is_tried_out:
-                self._gradients.refuse_start(start)
+                try:
+                    self._gradients.refuse_start(start)
+                except BadStart:
+                    refuse_points_without_density(self._gradients)
+                    raise
             self.adapted = adapted(
                 self.kernel,
                 self._gradients,

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from pymc_sgmcmc.gradients.flat_model import FlatModel
+
 _changeable: ContextVar[Collection[str]] = ContextVar("what may still change", default=())
 
 
@@ -37,3 +39,13 @@ def form_may_change(name: str) -> bool:
 def form_is_settled() -> bool:
     """Whether no warm-up may raise `OtherForm`."""
     return not _changeable.get()
+
+
+def refuse_points_without_density(gradients: FlatModel) -> None:
+    """Raise `OtherForm` if gradients that are not finite may be so at other points of integration.
+
+    Far from a group's mode a likelihood may be rounded to 0, and its gradient 0 times infinity.
+    Equally spaced points leave such places out.
+    """
+    if "equally_spaced" in gradients.other_integrals and form_may_change("equally_spaced"):
+        raise OtherForm("equally_spaced", True)

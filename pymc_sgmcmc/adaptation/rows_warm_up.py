@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted
-from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_may_change
+from pymc_sgmcmc.adaptation.change_of_form import (
+    OtherForm,
+    form_may_change,
+    refuse_points_without_density,
+)
 from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours, spread_of
 from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivatives
 from pymc_sgmcmc.adaptation.curvature_warm_up import SPREAD, CurvatureWarmUp
@@ -64,7 +68,10 @@ class RowsWarmUp(CurvatureWarmUp):
     def curvatures(self) -> list[np.ndarray]:
         local = self.objective.at(self.anchor, with_curvature=True)
         self.anchor_gradient = local.likelihood_gradient
-        return [self._with_rows_of_scales(self._curvature(local))]
+        matrix = self._with_rows_of_scales(self._curvature(local))
+        if not np.isfinite(matrix).all():
+            refuse_points_without_density(self.gradients)
+        return [matrix]
 
     def _curvature(self, local: Evaluated) -> np.ndarray:
         """Return the information or, for few rows per parameter, a sparse Hessian at the anchor."""

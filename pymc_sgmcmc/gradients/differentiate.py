@@ -9,11 +9,14 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Prod
 from pytensor.tensor.variable import TensorVariable
 
 NO_GRADIENT = (NullTypeGradError, NotImplementedError, DisconnectedInputError)
 """Exceptions that PyTensor raises for operations without a derivative."""
+NO_SECOND = (*NO_GRADIENT, MethodNotDefined, TypeError)
+"""The same for operations without a second derivative; `TypeError` if it would be joined with
+others."""
 
 
 def gradients_of(log_p: TensorVariable, vars: list[TensorVariable]) -> list[TensorVariable]:
@@ -45,7 +48,7 @@ def second_derivatives_times(
     slope = pt.add(*(pt.sum(g * v) for g, v in zip(gradients, along, strict=True)), 0.0)
     try:
         return along, pt.grad(slope, vars, disconnected_inputs="ignore")
-    except (*NO_GRADIENT, MethodNotDefined):
+    except NO_SECOND:
         return None
 
 
@@ -92,6 +95,21 @@ def sqrt_of_exponential(fgraph, node):
         return None
     root = pt.sqrt(pt.mul(*others)) if others else 1.0
     return [root * pt.exp(sum(exponents) / 2)]
+
+
+@node_rewriter([Prod])
+def product_without_zeros(fgraph, node):
+    """Let a product have second derivatives, which PyTensor has only for factors without zeros."""
+    op, [x] = node.op, node.inputs
+    if op.no_zeros_in_input:
+        return None
+    return [Prod(op.axis, op.dtype, op.acc_dtype, no_zeros_in_input=True)(x)]
+
+
+def with_second_derivatives(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Apply rewrites after which expressions have second derivatives."""
+    rewriter = dfs_rewriter(product_without_zeros)
+    return rewrite_graph(list(expressions), include=(), custom_rewrite=rewriter, clone=True)
 
 
 def simplified(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -99,13 +99,7 @@ class GroupDensity:
 
     @cached_property
     def _derivatives(self) -> Callable:
-        def build(a, placeholders):
-            h = self.terms.log_joint(a, placeholders)
-            gradient = pt.grad(h.sum(), a)
-            hessian = [pt.grad(gradient[:, i].sum(), a) for i in range(self.terms.k)]
-            return [h, gradient, pt.stack(hessian, axis=1)]
-
-        return self._compiled(pt.dmatrix("effects"), build)
+        return self._compiled(pt.dmatrix("effects"), self.terms.derivatives)
 
     @cached_property
     def _prior_derivatives(self) -> Callable:

@@ -1,5 +1,6 @@
 """Gradients with groups as rows, evaluated around each group's mode wherever that is."""
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from pymc_sgmcmc.gradients.row_gradients import Likelihood, RowGradients
 from pymc_sgmcmc.gradients.start_check import refuse_start
 from pymc_sgmcmc.integration.group_centres import STAYING
 from pymc_sgmcmc.integration.group_density import mapped
-from pymc_sgmcmc.integration.quadrature_error import largest_change, quadrature_error
+from pymc_sgmcmc.integration.quadrature_error import changes_from_first, quadrature_error
 from pymc_sgmcmc.integration.quadrature_points import REFINED, points_of
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
@@ -29,6 +30,9 @@ points cost two to ten times as much."""
 COARSE_IN_TAILS = 1.0
 """Change of the log density by its error, at three standard deviations of a scale parameter, above
 which it is another density: with constant points it may have a second mode there."""
+OUT_OF_REACH = 12.0
+"""Log density below the anchor's, with and without that change, beyond which it does not matter:
+at three standard deviations of a normal density it is 4.5 below."""
 BLOCK_DENSITIES = 2**22
 """Largest number of densities of single rows in one compiled call on JAX."""
 PARTS = 16
@@ -132,16 +136,27 @@ class GroupGradients(RowGradients):
     def better_integrals(self, others, anchor, points, far_points, near_anchor):
         centres, rule = self.model.centres, self.model.points
         points, k = [self.point(theta) for theta in points], rule.x.shape[1]
-        far_points = [self.point(theta) for theta in (anchor, *far_points)]
+        far = [self.point(theta) for theta in (anchor, *far_points)]
         coarse = COARSE_NEAR_ANCHOR if k == 1 and near_anchor else COARSE
+        matters = np.ones(len(far_points), dtype=bool)
+
+        def changes(centres, rule):
+            return changes_from_first(centres, rule, far, DENSITIES_AT_START)
 
         def error(centres, rule):
-            near = quadrature_error(centres, rule, points, DENSITIES_AT_START)
-            if len(far_points) == 1:
-                return near / coarse
-            far = largest_change(centres, rule, far_points, DENSITIES_AT_START)
-            return max(near / coarse, far / COARSE_IN_TAILS)
+            near = quadrature_error(centres, rule, points, DENSITIES_AT_START) / coarse
+            if not matters.any():
+                return near
+            change = changes(centres, rule)[matters]
+            in_tails = np.abs(change[np.isfinite(change)]).max(initial=0.0)
+            return max(near, in_tails / COARSE_IN_TAILS)
 
+        if error(centres, rule) <= 1:
+            return None
+        if len(far_points):
+            by_rule = self._log_densities(far_points) - self._log_densities([anchor])
+            by_finer = by_rule + changes(centres, rule)
+            matters = ~((by_rule < -OUT_OF_REACH) & (by_finer < -OUT_OF_REACH))
         now = error(centres, rule)
         if now <= 1:
             return None
@@ -154,6 +169,12 @@ class GroupGradients(RowGradients):
         halved = [name for name, left in errors.items() if left <= now / 2]
         halved.sort(key=lambda name: errors[name])
         return next((name for name in (*accurate, *halved, *others[-1:])), None)
+
+    def _log_densities(self, points: Sequence[Vector]) -> np.ndarray:
+        """Return log posterior densities, around the centres of now."""
+        with self.points_held():
+            values = [self.likelihood(theta, scatter=False).value for theta in points]
+        return np.array(values) + [self.log_prior(theta) for theta in points]
 
     def further_measurements(self, draws):
         some = draws[np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)]

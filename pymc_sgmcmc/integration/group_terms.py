@@ -24,6 +24,7 @@ from pymc_sgmcmc.batches.streamed_data import StreamedData
 from pymc_sgmcmc.gradients.arrays import Array, has_named_dims
 from pymc_sgmcmc.gradients.batch_check import check_terms
 from pymc_sgmcmc.gradients.batch_terms import BatchModel, batched_terms
+from pymc_sgmcmc.gradients.differentiate import NO_SECOND, with_second_derivatives
 from pymc_sgmcmc.gradients.group_sizes import RowGroups
 from pymc_sgmcmc.gradients.local_check import check_local
 from pymc_sgmcmc.gradients.local_model import Column, LocalModel, LocalVariable, NotLocal
@@ -139,10 +140,17 @@ class GroupTerms:
         total = total[placeholders[self.places]].inc(rows.astype(a.dtype))
         return total + pt.add(*priors).astype(a.dtype)
 
+    def derivatives(self, a: TensorVariable, placeholders: dict) -> list[TensorVariable]:
+        """Return the same with gradient and Hessian, shapes (groups, k) and (groups, k, k)."""
+        h = self.log_joint(a, placeholders)
+        gradient = pt.grad(h.sum(), a)
+        hessian = [pt.grad(gradient[:, i].sum(), a) for i in range(self.k)]
+        return [h, gradient, pt.stack(hessian, axis=1)]
+
     def log_joint_at_points(
         self, a: TensorVariable, placeholders: dict, counted: TensorVariable | None = None
     ) -> TensorVariable:
-        """Return the same, shape (points, groups), for effects of shape (points, groups, k).
+        """Return `log_joint`, shape (points, groups), for effects of shape (points, groups, k).
 
         ``counted``, shape (groups, rows of each), tells which rows count of groups with equal
         numbers of rows; by default all count, of groups with any numbers.
@@ -255,7 +263,8 @@ def group_terms(
         shape = tuple(n for axis, n in enumerate(shapes[v.value]) if axis != v.axis)
         effects.append(Effect(v.value, v.axis, v.slots, shape))
     likelihoods = [_of_each(logp, t.axis) for logp, t in zip(logps, rows.terms, strict=True)]
-    return GroupTerms(
+    expressions = with_second_derivatives([*priors, *likelihoods])
+    terms = GroupTerms(
         model,
         effects,
         column.n_groups,
@@ -264,12 +273,19 @@ def group_terms(
         rows.index,
         column.places,
         rows.arrays,
-        priors,
-        likelihoods,
+        expressions[: len(priors)],
+        expressions[len(priors) :],
         along,
         rows.lengths,
         bool(of_rows),
     )
+    if check:
+        try:
+            terms.derivatives(pt.matrix("effects"), {terms.places: terms.places})
+        except NO_SECOND as error:
+            names = ", ".join(f"'{name}'" for name in terms.names)
+            raise NotIntegrated(f"PyTensor has no second derivatives for {names}") from error
+    return terms
 
 
 def _rows(

@@ -38,17 +38,16 @@ def quadrature_error(
     return float(np.sqrt(max(variance, own * n_groups / n)))
 
 
-def largest_change(
+def changes_from_first(
     centres: Centres, rule: Points, points: Sequence[PointType], densities: int
-) -> float:
-    """Estimate the largest difference of D between the first point and the others.
+) -> np.ndarray:
+    """Estimate the differences of D at the other points and at the first, shape (points - 1,).
 
-    Points at which groups have no density do not count.
+    They are not finite at points where groups have no density.
     """
     change = _changes(centres, rule, points, densities)
-    differences = np.abs(change[1:].sum(axis=1) - change[0].sum())
-    of_all = differences * len(centres.modes) / change.shape[1]
-    return float(of_all[np.isfinite(of_all)].max(initial=0.0))
+    differences = change[1:].sum(axis=1) - change[0].sum()
+    return differences * len(centres.modes) / change.shape[1]
 
 
 def _changes(

@@ -220,6 +220,11 @@ def test_two_effects_follow_a_scale_of_which_rows_say_little(python_by_default):
     assert better(constant, draws[:2]) is None
     assert better(constant, draws[:2], far=draws[3]) == "follow_prior"
     assert better(following, draws[:2], far=draws[3]) is None
+    # Errors of 16 matter nowhere that no draw can be: the densities are 31 and 15 below there.
+    assert better(constant, draws[:2], far=np.log([2.0])) is None
+    assert better(constant, draws[:2], far=np.log([2.0, 0.2])) == "follow_prior"
+    # One density that is far below is not enough: at 1.5 they are 15 and 7 below.
+    assert better(constant, draws[:2], far=np.log([1.5])) is not None
 
     def of_grid(log_tau):
         """The exact change of the log likelihood, by sums over a grid of level and slope."""
