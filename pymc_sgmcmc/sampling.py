@@ -300,10 +300,6 @@ def sample(
                 given = form.sampled
                 starts = starts_of(given.model, given.initvals, init, at_first)
             model = sampled_model(given.model, step)
-            if form.terms is not None:  # as for a resumed run
-                model.settle(step.adapted.anchor)
-                checksum = step.kernel.data_checksum = step.kernel.checksum()
-                step.adapted = replace(step.adapted, data_checksum=checksum)
         step = step_for_all(model, step, starts[0], compile_kwargs)
         adapted = getattr(step, "adapted", None)
         if adapted is not None and given.initvals is None and init == "jitter":

@@ -18,7 +18,7 @@ from rich.table import Column
 
 from pymc_sgmcmc.adaptation.adapt import adapted, announce
 from pymc_sgmcmc.adaptation.adapted_settings import Adapted, earlier_adaptation
-from pymc_sgmcmc.adaptation.change_of_form import form_is_settled, refuse_points_without_density
+from pymc_sgmcmc.adaptation.change_of_form import form_is_settled, take_equally_spaced_points
 from pymc_sgmcmc.adaptation.kinds_of_model import Gradients, kind_of
 from pymc_sgmcmc.adaptation.metric_and_batch_size import Asked
 from pymc_sgmcmc.algorithm import Algorithm
@@ -194,7 +194,7 @@ class SGMCMCStep(BlockedStep):
                 try:
                     self._gradients.refuse_start(start)
                 except BadStart:
-                    refuse_points_without_density(self._gradients)
+                    take_equally_spaced_points(self._gradients)
                     raise
             self.adapted = adapted(
                 self.kernel,

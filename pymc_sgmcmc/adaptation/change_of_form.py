@@ -41,11 +41,12 @@ def form_is_settled() -> bool:
     return not _changeable.get()
 
 
-def refuse_points_without_density(gradients: FlatModel) -> None:
-    """Raise `OtherForm` if gradients that are not finite may be so at other points of integration.
+def take_equally_spaced_points(gradients: FlatModel) -> None:
+    """Raise `OtherForm` if a fault of gradients may be that of the points of integration.
 
-    Far from a group's mode a likelihood may be rounded to 0, and its gradient 0 times infinity.
-    Equally spaced points leave such places out.
+    Far from a group's mode a likelihood may be rounded to 0, and its gradient 0 times infinity:
+    equally spaced points leave such places out. They are also constant, and the gradient contains
+    what happens where the density of a row has a kink.
     """
     if "equally_spaced" in gradients.other_integrals and form_may_change("equally_spaced"):
         raise OtherForm("equally_spaced", True)

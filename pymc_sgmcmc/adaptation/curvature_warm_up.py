@@ -28,7 +28,7 @@ from pymc_sgmcmc.adaptation.jumps import (
 )
 from pymc_sgmcmc.adaptation.non_centring_rule import weak_effects
 from pymc_sgmcmc.adaptation.normal_approximation import spread_with_density
-from pymc_sgmcmc.adaptation.objective import Objective, WholeObjective
+from pymc_sgmcmc.adaptation.objective import Evaluated, Objective, WholeObjective
 from pymc_sgmcmc.adaptation.short_runs import (
     Diverged,
     Settings,
@@ -227,6 +227,12 @@ class CurvatureWarmUp(WarmUp):
         self.gradients.settle_around(theta)
         with self.gradients.points_held():
             refuse_hidden_jumps(objective, theta, self.metric, possible)
+
+    def at_anchor(self, with_curvature: bool = False) -> Evaluated:
+        """Evaluate the objective at the anchor, with the points of integration of the updates."""
+        self.gradients.settle_around(self.anchor)
+        with self.gradients.points_held():
+            return self.objective.at(self.anchor, with_curvature=with_curvature)
 
     def objective_of(self, n: int) -> Objective:
         return self.objective.some(n, self.rng)
@@ -431,7 +437,7 @@ class CurvatureWarmUp(WarmUp):
             self.metric.scale_to(self.matrix)
             self.anchor = self._anchor_from(earlier)
             self.refuse_coarse_integrals()
-            self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
+            self.anchor_gradient = self.at_anchor().likelihood_gradient
             self.stage = "row weights and noise"
             self.weight_rows()
             window = self._settings(self.min_windows)

@@ -9,6 +9,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 
+from pymc_sgmcmc.adaptation.change_of_form import take_equally_spaced_points
 from pymc_sgmcmc.adaptation.objective import Objective
 from pymc_sgmcmc.gradients.metric import Metric
 from pymc_sgmcmc.gradients.row_gradients import RowGradients
@@ -128,6 +129,7 @@ def refuse_hidden_jumps(
 
     if max(jump(possible * direction) for direction in directions) < LEAST_JUMP:
         return
+    take_equally_spaced_points(objective.gradients)
     each = np.flatnonzero(possible)
     alone = [(np.arange(size) == k) * directions[0] for k in each[:MOST_TRIED]]
     found = [k for k, shift in zip(each, alone, strict=False) if jump(shift) > 0] or list(each)

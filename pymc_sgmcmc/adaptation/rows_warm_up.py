@@ -13,7 +13,7 @@ from pymc_sgmcmc.adaptation.adapted_settings import Adapted
 from pymc_sgmcmc.adaptation.change_of_form import (
     OtherForm,
     form_may_change,
-    refuse_points_without_density,
+    take_equally_spaced_points,
 )
 from pymc_sgmcmc.adaptation.coloured_differences import colours, hessian_by_colours, spread_of
 from pymc_sgmcmc.adaptation.curvature import undetermined, with_second_derivatives
@@ -66,11 +66,11 @@ class RowsWarmUp(CurvatureWarmUp):
         return RowsObjective(self.gradients, before_pass=self.report)
 
     def curvatures(self) -> list[np.ndarray]:
-        local = self.objective.at(self.anchor, with_curvature=True)
+        local = self.at_anchor(with_curvature=True)
         self.anchor_gradient = local.likelihood_gradient
         matrix = self._with_rows_of_scales(self._curvature(local))
         if not np.isfinite(matrix).all():
-            refuse_points_without_density(self.gradients)
+            take_equally_spaced_points(self.gradients)
         return [matrix]
 
     def _curvature(self, local: Evaluated) -> np.ndarray:
@@ -118,7 +118,7 @@ class RowsWarmUp(CurvatureWarmUp):
                 return
             _log.debug("The normal approximation at the start is far too wide.")
             self.anchor, self.matrix = narrowed(objective, self.anchor, self.matrix, self.rng)
-        self.anchor_gradient = self.objective.at(self.anchor).likelihood_gradient
+        self.anchor_gradient = self.at_anchor().likelihood_gradient
         self.metric.scale_to(self.matrix)
 
     def refuse_coarse_integrals(self) -> None:

@@ -116,7 +116,8 @@ class RowsAtDraws(AtDraws):
         super().__init__(gradients, at)
         assert at.anchor is not None
         self.factors = AnchorFactors(gradients)
-        self.anchor_gradient = gradients.likelihood(at.anchor, scatter=False).gradient
+        with gradients.points_held():  # as in the updates
+            self.anchor_gradient = gradients.likelihood(at.anchor, scatter=False).gradient
         if at.anchor_gradient is not None:
             off = (at.anchor_gradient - self.anchor_gradient) @ at.matrix
             self.anchor_error = float(np.abs(off).max())

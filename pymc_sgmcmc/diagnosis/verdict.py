@@ -40,6 +40,9 @@ CERTAIN = 1.5
 ANCHOR_TOLERANCE = 0.01
 """Tolerated error of the gradient at the anchor along z, as the number of standard deviations by
 which it moves the mean."""
+NO_INFORMATION = 1.0
+"""Error of a mean, in standard deviations, from which its certificate says nothing if chance
+explains it."""
 EXACT = "pass exact=True, which leaves no error of the sampler"
 """Remedy for an error of the step size or of minibatches."""
 WHOLE_GROUPS = (
@@ -113,6 +116,11 @@ def _by_exact_densities(measured: Dataset) -> str:
             "far from a Student distribution."
         )
     _, mean, sd = found
+    if mean.chance > NO_INFORMATION:
+        return (
+            "Exact densities do not tell, because few draws have most of their weight (chance "
+            f"explains an error of a mean of {mean.chance:.2g} sd)."
+        )
     return (
         f"By exact densities the largest error of a mean is {abs(mean.value):.2g} sd (chance "
         f"explains {mean.chance:.2g}), and of a standard deviation {abs(sd.value - 1):.0%} "

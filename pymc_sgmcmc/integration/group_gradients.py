@@ -75,11 +75,11 @@ class GroupGradients(RowGradients):
             self._follows = True
 
     def settle_around(self, theta):
-        self._move(theta)
+        self._move(theta, afresh=True)
 
-    def _move(self, theta: Vector, index: np.ndarray | None = None) -> None:
+    def _move(self, theta: Vector, index: np.ndarray | None = None, afresh: bool = False) -> None:
         centres = self.model.centres
-        centres.move(self.point(theta), index)
+        centres.move(self.point(theta), index, afresh)
         # numba sees arrays that change in place; JAX may have copies.
         self.constants = [
             self.backend.array(own) if own is not old and centres.holds(own) else old

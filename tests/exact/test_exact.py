@@ -368,7 +368,7 @@ def test_few_large_weights_have_few_degrees_of_freedom():
 
 
 def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
-    def verdict(k_hat, mean=0.0, sd=1.0):
+    def verdict(k_hat, mean=0.0, sd=1.0, degrees=30.0):
         measured = Dataset(
             {
                 "ess": 500.0,
@@ -379,8 +379,8 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
                 "certified_mean_error": ("direction", [0.02, 0.02]),
                 "certified_sd": ("direction", [1.0, sd]),
                 "certified_sd_error": ("direction", [0.02, 0.02]),
-                "certified_mean_degrees": ("direction", [30.0, 30.0]),
-                "certified_sd_degrees": ("direction", [30.0, 30.0]),
+                "certified_mean_degrees": ("direction", [degrees, degrees]),
+                "certified_sd_degrees": ("direction", [degrees, degrees]),
             },
             {"direction": [0, 1], "element": ("direction", ["a", "b"])},
         )
@@ -395,6 +395,12 @@ def test_a_large_k_hat_alone_leaves_the_verdict_and_a_bias_does_not():
     said, remedy, passed = verdict(0.9, mean=2.0)
     assert (said, passed) == ("ok", [""])
     assert "Exact densities do not tell (k-hat 0.9)" in remedy
+    said, remedy, passed = verdict(0.5, mean=0.3, degrees=2.0)
+    assert (said, passed) == ("ok", ["yes", "within error", "yes"])
+    # the quantile 1 - .001 / 8 of t with 2 degrees is 63
+    assert "few draws have most of their weight (chance explains an error of a mean of 1.3 sd)" in (
+        remedy
+    )
     said, remedy, passed = verdict(0.2, mean=-0.05, sd=0.96)
     assert (said, passed) == ("ok", ["yes", "yes", "yes"])
     chance = 0.02 * stats.t.isf(0.001 / 8, 30)  # for four numbers, on both sides

@@ -17,8 +17,9 @@ from scipy.stats import multivariate_normal
 
 import pymc_sgmcmc as sgm
 import pymc_sgmcmc.step
-from pymc_sgmcmc.adaptation import slow_draws_warning
-from pymc_sgmcmc.adaptation.rows_warm_up import noise_covariance, rows_per_position
+from pymc_sgmcmc.adaptation import curvature_warm_up, slow_draws_warning
+from pymc_sgmcmc.adaptation.change_of_form import OtherForm, form_changeable
+from pymc_sgmcmc.adaptation.rows_warm_up import RowsWarmUp, noise_covariance, rows_per_position
 from pymc_sgmcmc.gradients.arrays import PYTHON
 from pymc_sgmcmc.gradients.differentiate import before_gradients
 from pymc_sgmcmc.gradients.metric import Diagonal
@@ -410,6 +411,44 @@ def test_values_and_gradients_are_of_one_function_where_points_are_held():
     with gradients.points_held():
         assert abs(missing()) < 1e-5
     assert abs(missing()) > 1e-3
+
+
+def with_kinks():
+    """A model of medians by group, without its groups' effects."""
+    rng = np.random.default_rng(2)
+    group = np.repeat(np.arange(20), 5)
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("scale"), shape=20)
+        pm.AsymmetricLaplace("y", 1.5, mu=a[group], b=2.0, observed=rng.normal(size=100))
+    return integrated_model(group_terms(model, ["a"]), points_of(1))
+
+
+def test_kinks_between_points_are_no_jumps(python_by_default, monkeypatch):
+    """Gradients lack what kinks change if the points move: constant ones are taken."""
+    monkeypatch.setattr(GroupGradients, "better_integrals", lambda *args: None)
+    with form_changeable({"equally_spaced"}), pytest.raises(OtherForm, match="equally_spaced"):
+        default_step(with_kinks(), None, np.random.default_rng(1), of_groups=True)
+
+
+def test_gradient_at_the_anchor_is_that_of_the_updates(python_by_default, monkeypatch):
+    """Where densities have kinks, points found from others differ enough to change gradients."""
+    found = {}
+
+    def window(warm_up, k, settings):
+        found.update(vars(warm_up))
+        raise Seen
+
+    monkeypatch.setattr(RowsWarmUp, "window", window)
+    monkeypatch.setattr(curvature_warm_up, "refuse_hidden_jumps", lambda *args: None)
+    integrated = with_kinks()
+    with pytest.raises(Seen):
+        default_step(integrated, None, np.random.default_rng(1), of_groups=True)
+    gradients, anchor = found["gradients"], found["anchor"]
+    gradients.likelihood(anchor + 0.3)
+    integrated.settle(anchor)  # as in a resumed run
+    with gradients.points_held():
+        same = gradients.likelihood(anchor, scatter=False).gradient
+    np.testing.assert_array_equal(found["anchor_gradient"], same)
 
 
 @pytest.mark.long
