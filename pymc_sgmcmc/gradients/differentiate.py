@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.pytensorf import pregrad_inner_graphs
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc, get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Prod
 from pytensor.tensor.variable import TensorVariable
@@ -112,10 +115,43 @@ def with_second_derivatives(expressions: Sequence[TensorVariable]) -> list[Tenso
     return rewrite_graph(list(expressions), include=(), custom_rewrite=rewriter, clone=True)
 
 
+def _log_survival(log_cdf: TensorVariable) -> TensorVariable | None:
+    """Return log(1 - F) if log F is written as log(1 - exp(x)), even within bounds and checks."""
+    node = log_cdf.owner
+    if get_underlying_scalar_constant_value(log_cdf, raise_not_constant=False) == -np.inf:
+        return pt.zeros_like(log_cdf)
+    if node is None:
+        return None
+    if node.op == pt.log1mexp:
+        return node.inputs[0]
+    if isinstance(node.op, Alloc | CheckAndRaise):
+        inner = _log_survival(node.inputs[0])
+        return None if inner is None else node.op(inner, *node.inputs[1:])
+    if node.op == pt.switch:
+        within, *branches = node.inputs
+        if None not in (survivals := [_log_survival(branch) for branch in branches]):
+            return pt.switch(within, *survivals)
+    return None
+
+
+@node_rewriter([pt.log1mexp])
+def log_survival(fgraph, node):
+    """Turn log(1 - (1 - exp(x))) into x, which does not round to log 0 where x is far below 0.
+
+    PyTensor does so only if no bounds and checks are in between, as in the log probabilities by
+    which PyMC writes rows of exponential and Weibull distributions that are censored.
+    """
+    found = _log_survival(node.inputs[0])
+    return None if found is None else [found]
+
+
 def simplified(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Simplify like `pymc.pytensorf.rewrite_pregrad`, which would undo `disconnected_grad`."""
+    expressions = rewrite_graph(
+        list(expressions), include=(), custom_rewrite=dfs_rewriter(log_survival)
+    )
     return rewrite_graph(
-        list(expressions),
+        expressions,
         include=("canonicalize", "stabilize"),
         exclude=("local_view_op",),
         custom_rewrite=pregrad_inner_graphs,

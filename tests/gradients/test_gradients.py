@@ -327,3 +327,37 @@ def test_what_is_held_is_not_differentiated_after_simplifying():
     x = pt.dscalar("x")
     [held] = before_gradients([x * disconnected_grad(x**2)])
     assert pytensor.grad(held, x).eval({x: 3.0}) == 9.0
+
+
+@pytest.mark.parametrize("family", ["exponential", "weibull"])
+def test_long_censored_times_have_a_density(family, python_by_default):
+    """By PyMC's own log probability, log(1 - (1 - exp(-1500))), it is minus infinity."""
+    time, end = np.array([2.0, 1500.0, 3.0, 1500.0]), np.array([9.0, 1500.0, 3.0, 1500.0])
+    with pm.Model() as model:
+        a, k = pm.Normal("a"), pm.Exponential("k")
+        if family == "weibull":
+            of_time, k_of_family = pm.Weibull.dist(k, pm.math.exp(a)), 1.1
+        else:
+            of_time, k_of_family = pm.Exponential.dist(lam=k * pm.math.exp(-a)), 1.0
+        pm.Censored("time", of_time, lower=None, upper=end, observed=time)
+
+    [log_likelihood] = before_gradients([model.logp(model.observed_RVs)])
+    vars = model.value_vars
+    function = pytensor.function(
+        vars, [log_likelihood, *pt.grad(log_likelihood, vars)], mode=PYTHON
+    )
+
+    def right(at, log_k):
+        """log k + (k - 1) log t - k a - (t / e^a)^k of the first time; the last part of others."""
+        of_k = np.exp(log_k) if family == "weibull" else 1.0
+        scale = np.exp(at) if family == "weibull" else np.exp(at - log_k)
+        seen = np.log(of_k) + (of_k - 1) * np.log(time[0]) - of_k * np.log(scale)
+        return seen - ((time / scale) ** of_k).sum()
+
+    at = np.array([0.0, np.log(k_of_family)])
+    assert np.isneginf(model.compile_fn(model.logp(), mode=PYTHON)(dict(a=at[0], k_log__=at[1])))
+    value, *gradient = function(*at)
+    assert value == pytest.approx(right(*at), rel=1e-12)
+    for found, step in zip(gradient, 1e-5 * np.eye(2), strict=True):
+        by_differences = (right(*at + step) - right(*at - step)) / 2e-5
+        assert found == pytest.approx(by_differences, rel=1e-6)
