@@ -25,7 +25,7 @@ def middles_and_factors(
     the largest node is left out.
     """
     k = modes.shape[1]
-    middles, own = modes.copy(), factors.copy()
+    middles, own = np.empty_like(modes), np.empty_like(factors)
     x = scan(k).x
     reach, spacing = x.max(), np.diff(np.unique(x))[0] / x.max()
     _, largest = EQUALLY_SPACED[k]
@@ -42,8 +42,8 @@ def middles_and_factors(
             last = np.where(matters, at, -np.inf).max(axis=0) + spacing * half
             with np.errstate(invalid="ignore"):  # without density anywhere, the range is empty
                 middle, half = (first + last) / 2, (last - first) / 2
-        middles[block] += np.einsum("gij,gj->gi", axes, middle)
-        own[block] *= half[:, None] / largest
+        middles[block] = modes[block] + np.einsum("gij,gj->gi", axes, middle)
+        own[block] = axes * half[:, None] / largest
 
     find(slice(0, 1))  # compiled before there are threads
     density.map(find, rows.blocks(index, DENSITIES_PER_CALL // len(x)))

@@ -15,7 +15,7 @@ from pymc_sgmcmc.gradients.start_check import refuse_start
 from pymc_sgmcmc.integration.group_centres import STAYING
 from pymc_sgmcmc.integration.group_density import mapped
 from pymc_sgmcmc.integration.quadrature_error import changes_from_first, quadrature_error
-from pymc_sgmcmc.integration.quadrature_points import REFINED, points_of
+from pymc_sgmcmc.integration.quadrature_points import points_of, rule_of
 from pymc_sgmcmc.pymc_internals import jitted, runs_python
 
 DRAWS = 50
@@ -125,9 +125,10 @@ class GroupGradients(RowGradients):
     @property
     def other_integrals(self):
         centres, rule = self.model.centres, self.model.points
-        if rule.equally_spaced:
-            return ()
         k = rule.x.shape[1]
+        if rule.equally_spaced:
+            is_coarse = k == 1 and len(rule.x) == len(points_of(1, equally_spaced=True).x)
+            return ("refined",) if is_coarse else ()
         others = ["follow_prior"] if centres.may_follow and not centres.follow else []
         if k in STAYING and len(rule.x) == len(points_of(k).x):
             others.append("refined")
@@ -164,7 +165,7 @@ class GroupGradients(RowGradients):
         if "follow_prior" in others:
             errors["follow_prior"] = error(centres.following(self.point(anchor)), rule)
         if "refined" in others:
-            errors["refined"] = error(centres, points_of(k, REFINED))
+            errors["refined"] = error(centres, rule_of(k, True, rule.equally_spaced))
         accurate = [name for name, left in errors.items() if left <= 1]
         halved = [name for name, left in errors.items() if left <= now / 2]
         halved.sort(key=lambda name: errors[name])

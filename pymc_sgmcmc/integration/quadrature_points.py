@@ -93,9 +93,14 @@ def points_of(k: int, refine: float = 1, equally_spaced: bool = False) -> Points
 
 
 def rule_of(k: int, refined: bool, equally_spaced: bool) -> Points:
-    """Return the points of a form in which a model is sampled."""
-    refine = REFINED if refined and not equally_spaced else 1
-    return points_of(k, refine, equally_spaced)
+    """Return the points of a form in which a model is sampled.
+
+    Equally spaced points of one effect are refined for densities with kinks, where their error only
+    falls with the square of the distance.
+    """
+    if equally_spaced:
+        return points_of(k, 2 if refined and k == 1 else 1, equally_spaced)
+    return points_of(k, REFINED if refined else 1)
 
 
 def finer_than(rule: Points) -> Points:
@@ -105,7 +110,9 @@ def finer_than(rule: Points) -> Points:
     k = rule.x.shape[1]
     if k > 1:
         return points_of(k, 2 if k in NODES else 4, rule.equally_spaced)
-    return scan(1)
+    n, largest = SCAN[1]
+    is_fine = rule.equally_spaced and len(rule.x) > EQUALLY_SPACED[1][0]
+    return _product(1, *_equally_spaced(2 * n - 1 if is_fine else n, largest), equally_spaced=True)
 
 
 @cache
