@@ -280,12 +280,19 @@ def group_terms(
         bool(of_rows),
     )
     if check:
-        try:
-            terms.derivatives(pt.matrix("effects"), {terms.places: terms.places})
-        except NO_SECOND as error:
-            names = ", ".join(f"'{name}'" for name in terms.names)
-            raise NotIntegrated(f"PyTensor has no second derivatives for {names}") from error
+        _check_second_derivatives(terms)
     return terms
+
+
+def _check_second_derivatives(terms: GroupTerms) -> None:
+    """Raise `NotIntegrated` if Newton's steps to the groups' modes cannot be made."""
+    a = pt.matrix("effects")
+    try:
+        gradient = pt.grad(terms.log_joint(a, {terms.places: terms.places}).sum(), a)
+        pt.grad(gradient.sum(), a)
+    except NO_SECOND as error:
+        names = ", ".join(f"'{name}'" for name in terms.names)
+        raise NotIntegrated(f"PyTensor has no second derivatives for {names}") from error
 
 
 def _rows(
