@@ -48,6 +48,7 @@ class GroupGradients(RowGradients):
     _blas_threads = 1  # parts of the groups are evaluated in separate threads
 
     _follows = True
+    _settled_at: Vector | None = None
 
     def __init__(self, model, vars, **kwargs):
         super().__init__(model, vars, **kwargs)
@@ -75,10 +76,12 @@ class GroupGradients(RowGradients):
             self._follows = True
 
     def settle_around(self, theta):
-        self._move(theta, afresh=True)
+        if self._settled_at is None or not np.array_equal(theta, self._settled_at):
+            self._move(theta, afresh=True)
+            self._settled_at = np.array(theta)
 
     def _move(self, theta: Vector, index: np.ndarray | None = None, afresh: bool = False) -> None:
-        centres = self.model.centres
+        centres, self._settled_at = self.model.centres, None
         centres.move(self.point(theta), index, afresh)
         # numba sees arrays that change in place; JAX may have copies.
         self.constants = [
