@@ -130,9 +130,7 @@ def compare(name: str) -> dict:
         ours = model.fit(random_seed=1, progressbar=False)
     seconds = time.perf_counter() - began
     began = time.perf_counter()
-    nuts = model.fit(
-        draws=1000, tune=1000, chains=4, cores=1, random_seed=2, progressbar=False
-    )  # fmt: skip
+    nuts = model.fit(draws=1000, tune=1000, chains=4, cores=1, random_seed=2, progressbar=False)
     seconds_of_nuts = time.perf_counter() - began
     own, other = ours.posterior.to_dataset(), nuts.posterior.to_dataset()
     errors, ratios, sizes = [], [], []
@@ -178,7 +176,8 @@ NOTES = """\
 error: largest difference of the means of a shared variable, in NUTS's sds; sd low, sd high: the
 smallest and largest ratio of sds. Ours have effective sample sizes of 400 or more, and "NUTS ess"
 is the smallest of NUTS, so that a difference of means has a Monte Carlo error of about .06. div:
-divergences of NUTS. s: seconds with compilation, on one core."""
+divergences of NUTS. s: seconds with compilation, on one core of two, with empty caches of
+compiled code at the beginning."""
 
 if __name__ == "__main__":
     TABLE.main(__doc__, compare, list(REGRESSIONS), NOTES)
